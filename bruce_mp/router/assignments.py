@@ -109,7 +109,7 @@ class Assignments:
     # --- state for process and reports -------------------------------------------------------------------------------
 
     def paused_scopes(self) -> list[tuple[int | None, _TopicPartition | None, Scope]]:
-        """Return (slot, None, scope) for paused dispatchers, and (slot or None, (topic, partition), route) for routes."""
+        """Return (slot, None, scope) of paused dispatchers, and (slot or None, (topic, partition), route) of routes."""
         scopes = [(slot, None, scope) for slot, scope in self._dispatcher_scopes.items() if scope.is_paused]
         routes = [
             (route.slot, key, route)
@@ -130,7 +130,7 @@ class Assignments:
         return [key for key in waiting if self._leader_slot(*key) is None]
 
     def waiting_routes(self) -> Iterator[tuple[_TopicPartition, int | None, Route]]:
-        """Yield ((topic, partition), leader or None, route) for each partition with messages that wait in the router."""
+        """Yield ((topic, partition), leader or None, route) of each partition with messages that wait in the router."""
         for key, route in self._find_waiting_routes():
             yield key, self._leader_of(*key), route
 

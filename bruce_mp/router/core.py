@@ -166,7 +166,7 @@ class Router:
         return list(dict.fromkeys([*self._unknown.names_to_request, *self._missing.names_to_request]))
 
     def on_metadata(self, view: ClusterView, started_ms: int, now_ms: int) -> bool:
-        """Apply metadata of a fetch that began at `started_ms`; return True if it differs from the previous metadata."""
+        """Apply metadata of a fetch that began at `started_ms`; return True if it differs from the metadata before."""
         view = self._missing.keep_for_grace_period(view, self._tables.topics.partition_counts(), now_ms)
         has_changed = view != self._topics.view
         self._topics.view = view

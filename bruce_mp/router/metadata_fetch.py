@@ -1,9 +1,9 @@
 """Metadata fetches: a fetch tries the known brokers and the bootstrap servers until one responds.
 
-While the daemon lacks the producer id that it needs for sequence numbers, each fetch also requests a producer id,
-because a broker that gave none may have been upgraded.  Brokers before Kafka 0.10 have no producer ids, and a slow
-broker can look like such an old broker (see `protocol.kafka.version_negotiation`).  So the fetcher believes that a
-broker is old only if other brokers also look old or do not respond.
+While the daemon lacks the producer id that it needs for sequence numbers, each fetch also requests a producer id.
+Brokers before Kafka 0.10 have no producer ids, and a slow broker can look like such an old broker (see
+`protocol.kafka.version_negotiation`).  So if a broker looks old, the fetch asks other brokers.  It ends without a
+producer id only if `_ENOUGH_OLD_BROKERS` look old, or if some look old and the others do not respond.
 """
 
 from __future__ import annotations
@@ -38,15 +38,16 @@ __all__ = ["FetchResult", "MetadataFetcher"]
 
 log = logging.getLogger(__name__)
 _ENOUGH_OLD_BROKERS: Final = 3
-"""The number of brokers that look old after which a fetch asks no others, because the first contact with a broker of
-Kafka 0.9 takes four seconds."""
+"""The number of brokers that look old after which a fetch asks no further broker.  It is small, because it takes four
+seconds to recognize a broker of Kafka 0.9."""
 
 
 class FetchResult(NamedTuple):
     """The result of a fetch.
 
-    `producer_id` is None if the fetch did not request one or the broker refused it; `producer_error` is the error code
-    of the refusal, else 0.  `forbidden` are the topics requested by name that the daemon's Kafka user may not see.
+    `producer_id` is None if the fetch did not request a producer id, or if the broker has none or refused it.
+    `producer_error` is the error code of a refusal, else 0.  `forbidden` has the topics that were requested by name and
+    that the daemon's Kafka user may not see.
     """
 
     metadata: ClusterMetadata
@@ -58,8 +59,9 @@ class FetchResult(NamedTuple):
 class MetadataFetcher:
     """Fetches metadata, one fetch at a time.  `on_done` gets the result, or None if no broker responded.
 
-    `on_failure` gets the cause of each failed connection, None if the broker closed it.  `find_required_cluster`
-    returns the id of the only cluster that is accepted, or "" to accept any; brokers of other clusters count as failed.
+    `on_failure` gets the cause of each failed connection, or None if the broker closed the connection.
+    `find_required_cluster` returns the id of the only accepted cluster, or "" if any cluster is accepted; a broker of
+    another cluster counts as failed.
     """
 
     def __init__(
@@ -75,24 +77,24 @@ class MetadataFetcher:
         self._rng = rng
         self._on_done = on_done
         self.last_error = ""
-        """The error of the broker that failed last in this fetch.  An error that needs an operator is replaced only by
-        another such error."""
+        """The error of the broker that failed last in the current or last fetch.  If an error needs an operator, only
+        another such error replaces it."""
         self.needs_operator = False
         """True if `last_error` lasts until an operator changes the configuration."""
         self._on_failure = on_failure
         self._find_required_cluster = find_required_cluster
         self.foreign_cluster = ""
-        """The id of the other cluster to which a broker of this fetch belongs, or empty."""
-        self._failed: set[Address] = set()
-        """Brokers that failed in earlier fetches or in this one; a fetch tries them last."""
+        """The id of the cluster to which a broker of the fetch belongs, if it is not the required one; else empty."""
+        self._failed_brokers: set[Address] = set()
+        """Brokers that have not responded since they failed; a fetch tries them last."""
         self._needs_producer_id = False
         self._capabilities = BEFORE_API_VERSIONS
         """The capabilities of the current broker."""
-        self._from_old_brokers: list[FetchResult] = []
-        """The results of brokers that look older than Kafka 0.10.  If no other broker responds, the first is the result
-        of the fetch."""
+        self._old_broker_results: list[FetchResult] = []
+        """The results of brokers that look older than Kafka 0.10.  The first of them is the result of the fetch if no
+        broker gives a producer id."""
         self._metadata: ClusterMetadata | None = None
-        """The current broker's response for all topics; None before it."""
+        """The current broker's response for all topics; None until it arrives."""
         self._requested_names: Sequence[bytes] = ()
         self._forbidden: frozenset[bytes] = frozenset()
 
@@ -102,15 +104,15 @@ class MetadataFetcher:
 
     @property
     def progress(self) -> tuple[str, str]:
-        """The broker that the current fetch asks, and `last_error`; both are empty if no fetch is in progress."""
+        """(host:port of the broker that the fetch asks now, `last_error`); two empty strings between fetches."""
         broker = self._brokers.current
         return (f"{broker.host}:{broker.port}", self.last_error) if broker is not None and self.is_busy else ("", "")
 
     def apply_config(self, create_socket: SocketFactory) -> None:
-        """Replace the connection factory, and cancel the current fetch without a callback."""
+        """Replace the socket factory, and cancel the current fetch without a callback."""
         self._brokers.close()
         self._brokers.create_socket = create_socket
-        self._failed.clear()
+        self._failed_brokers.clear()
 
     def start(
         self,
@@ -121,20 +123,20 @@ class MetadataFetcher:
         names: Sequence[bytes] = (),
         ask_last: Iterable[Address] = (),
     ) -> None:
-        """Begin a fetch, which tries known brokers in random order, then the bootstrap servers, each once.
+        """Begin a fetch, which tries the `known` brokers in random order, then the bootstrap servers, each once.
 
-        Brokers that failed before or are in `ask_last` come last.  If the response for all topics lacks topics of
-        `names`, the fetcher requests these by name.
+        Brokers in `_failed_brokers` or `ask_last` come after all others.  If the response for all topics lacks topics
+        in `names`, the fetcher requests these topics by name.
         """
         self._requested_names = names
         shuffled = list(known)
         self._rng.shuffle(shuffled)
-        to_try_last = {*self._failed, *ask_last}
-        # The sort puts False before True, and otherwise keeps the order.
+        to_try_last = {*self._failed_brokers, *ask_last}
+        # The sort keeps the order, except that brokers in `to_try_last` (True) come after the others (False).
         self._brokers.set_brokers(sorted([*shuffled, *bootstrap], key=to_try_last.__contains__))
-        self._failed.intersection_update(self._brokers.untried)  # removes brokers that left the cluster
+        self._failed_brokers.intersection_update(self._brokers.untried)  # removes brokers that left the cluster
         self._needs_producer_id = needs_producer_id
-        self._from_old_brokers = []
+        self._old_broker_results = []
         self.last_error, self.needs_operator, self.foreign_cluster = "", False, ""
         self._try_next()
 
@@ -142,7 +144,7 @@ class MetadataFetcher:
         self._metadata = None
         self._forbidden = frozenset()
         if not self._brokers.connect_next():
-            self._finish(self._from_old_brokers[0] if self._from_old_brokers else None)
+            self._finish(self._old_broker_results[0] if self._old_broker_results else None)
 
     def _on_event(self, event: Event) -> None:
         if isinstance(event, ConnectionReady):
@@ -158,22 +160,22 @@ class MetadataFetcher:
             self._try_next_after_failure()
 
     def _record_failure(self, event: Failed | Closed) -> None:
-        why = str(event.error) if isinstance(event, Failed) else "The connection was closed."
+        error = str(event.error) if isinstance(event, Failed) else "The connection was closed."
         cause = event.cause if isinstance(event, Failed) else None
         needs_operator = cause is not None and cause.needs_operator
         level = logging.ERROR if needs_operator else logging.WARNING
         about = (self._brokers.current, cause)  # limits repetitions: see telemetry/logs.py
-        log.log(level, "No metadata: %s", why, extra={"about": about})
+        log.log(level, "No metadata: %s", error, extra={"about": about})
         if needs_operator or not self.needs_operator:
-            self.last_error, self.needs_operator = why, needs_operator
+            self.last_error, self.needs_operator = error, needs_operator
 
     def _try_next_after_failure(self) -> None:
         assert self._brokers.current is not None
-        self._failed.add(self._brokers.current)
+        self._failed_brokers.add(self._brokers.current)
         self._try_next()
 
     def _request_metadata(self, topics: Sequence[bytes] | None) -> None:
-        """Request metadata of the given topics, or of all topics if `topics` is None."""
+        """Request metadata of `topics`, or of all topics if `topics` is None."""
         connection = self._brokers.socket.connection
         self._brokers.socket.send(connection.request_metadata(topics, time.monotonic()).buffers)
 
@@ -182,7 +184,7 @@ class MetadataFetcher:
             self._on_foreign_cluster(metadata.cluster_id)
             return
         assert self._brokers.current is not None
-        self._failed.discard(self._brokers.current)
+        self._failed_brokers.discard(self._brokers.current)
         if self._metadata is None:  # the response for all topics
             self._metadata = metadata
             missing = [name for name in self._requested_names if name not in metadata.topics]
@@ -194,12 +196,13 @@ class MetadataFetcher:
             self._forbidden = frozenset(refused)
         self._request_producer_id(self._metadata)
 
-    def _on_foreign_cluster(self, found: str) -> None:
+    def _on_foreign_cluster(self, cluster_id: str) -> None:
         broker = self._brokers.current
         assert broker is not None
-        self.last_error = foreign_cluster_sentence(f"{broker.host}:{broker.port}", self._find_required_cluster(), found)
-        self.needs_operator, self.foreign_cluster = True, found
-        log.error("No metadata: %s", self.last_error, extra={"about": (broker, found)})
+        required_id = self._find_required_cluster()
+        self.last_error = foreign_cluster_sentence(f"{broker.host}:{broker.port}", required_id, cluster_id)
+        self.needs_operator, self.foreign_cluster = True, cluster_id
+        log.error("No metadata: %s", self.last_error, extra={"about": (broker, cluster_id)})
         self._try_next_after_failure()
 
     def _request_producer_id(self, metadata: ClusterMetadata) -> None:
@@ -214,12 +217,12 @@ class MetadataFetcher:
 
     def _on_old_broker(self, metadata: ClusterMetadata) -> None:
         """Ask another broker for a producer id, or end the fetch if enough brokers look old."""
-        self._from_old_brokers.append(self._result(metadata))
-        if len(self._from_old_brokers) >= _ENOUGH_OLD_BROKERS:
+        self._old_broker_results.append(self._result(metadata))
+        if len(self._old_broker_results) >= _ENOUGH_OLD_BROKERS:
             self._brokers.untried = []
-        elif len(self._from_old_brokers) == 1:
+        elif len(self._old_broker_results) == 1:
             listed = (Address(broker.host, broker.port) for broker in metadata.brokers.values())
-            # If the fetch knew only bootstrap servers, the metadata lists further brokers to ask.
+            # If the fetch began with bootstrap servers only, the metadata lists further brokers to ask.
             known = {self._brokers.current, *self._brokers.untried}
             self._brokers.untried += [address for address in listed if address not in known]
         self._try_next()

@@ -1,7 +1,7 @@
 """The schedule of metadata fetches: one fetch serves all requests, at the earliest requested time.
 
-Errors, messages for unknown topics and changes of the configuration cause fetches.  A *refresh* is a fetch without such
-a cause: the configured interval has passed, or an operator requests the fetch.
+A *refresh* is a fetch because the configured interval has passed or an operator requests it.  Other fetches are caused
+by errors, by messages for unknown topics and by changes of the configuration.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 __all__ = ["FetchSchedule", "periodic_delay_ms", "spread_delay_ms"]
 
 MIN_FETCH_INTERVAL_MS: Final = 100
-"""The shortest time between the starts of two fetches, unless `set_time` sets the start of the second.  It limits the
-load that messages for unknown topics cause."""
+"""The shortest time between the starts of two fetches, unless `set_time` sets the start of the second fetch.  It limits
+the load that messages for unknown topics cause."""
 
 MIN_REFRESH_INTERVAL_MS: Final = 1_000
 """The shortest time from the start of a fetch to the next refresh."""
@@ -27,9 +27,9 @@ MAX_RETRY_DELAY_MS: Final = 5_000
 class FetchSchedule:
     """The time of the next fetch.  Times are in ms on a steady clock.
 
-    Errors reach many hosts at the same time.  So time is divided into periods of `spread_s` seconds.  Each host draws
-    its own moment, which is the same in each period, and fetches after errors wait for the next such moment.  The
-    fetches of all hosts then spread evenly over a period.
+    Errors reach many hosts at the same time.  To spread the fetches of all hosts, time is divided into periods of
+    `spread_s` seconds, and each host draws a random *own moment*: an offset from the start of every period.  A fetch
+    after an error waits for the host's next own moment.  If `spread_s` is 0, it does not wait.
     """
 
     def __init__(self, rng: random.Random, spread_s: int = 0) -> None:
@@ -47,7 +47,7 @@ class FetchSchedule:
     def apply_config(self, spread_s: int) -> None:
         self._spread_ms = spread_s * 1000
         self._own_moment_ms = spread_delay_ms(spread_s, self._rng) if spread_s else 0
-        """The host's own moment, in ms from the start of each period."""
+        """The offset of the host's own moment from the start of a period, in ms."""
 
     def request(self, at_ms: int) -> None:
         """Request a fetch at `at_ms` at the latest."""
@@ -55,7 +55,7 @@ class FetchSchedule:
             self._requested_ms = at_ms
 
     def request_after_error(self, at_ms: int) -> None:
-        """Request a fetch because a broker or a leader is gone: at the host's first own moment after `at_ms`."""
+        """Request a fetch because a broker or a leader is gone: at the host's first own moment at or after `at_ms`."""
         self.request(self._next_own_moment(at_ms))
 
     def _next_own_moment(self, at_ms: int) -> int:
@@ -66,31 +66,27 @@ class FetchSchedule:
         self.request(max(now_ms, self._started_ms + MIN_REFRESH_INTERVAL_MS))
 
     def set_time(self, at_ms: int) -> None:
-        """Let the next fetch start at `at_ms`, regardless of the minimum interval.
+        """Let the next fetch start at `at_ms`, regardless of `MIN_FETCH_INTERVAL_MS`.
 
-        Later requests cannot make the fetch earlier; only another call of `set_time` can.  After a change of brokers or
-        connection settings, callers pass the present time.
+        Only another call of `set_time` can make the fetch earlier.
         """
         self._requested_ms = self._not_before_ms = at_ms
 
     def on_started(self, now_ms: int) -> None:
-        """Clear all requests, because the started fetch serves them; later requests are for the next fetch."""
+        """Clear all requests, because the fetch that has started serves them."""
         self._requested_ms, self._started_ms = None, now_ms
         self._not_before_ms = now_ms + MIN_FETCH_INTERVAL_MS
 
     def on_failed(self, now_ms: int, delay_ms: int) -> None:
-        """Schedule the next fetch at the host's own moment after the delay; only `set_time` can make the fetch earlier.
-
-        A delay above `MAX_RETRY_DELAY_MS` is shortened to `MAX_RETRY_DELAY_MS`.
-        """
+        """Set the next fetch to the host's first own moment after the delay, which is at most `MAX_RETRY_DELAY_MS`."""
         self.set_time(self._next_own_moment(now_ms + min(delay_ms, MAX_RETRY_DELAY_MS)))
 
 
 def periodic_delay_ms(interval_min: int, rng: random.Random) -> int:
-    """Return a delay of 80 to 120 % of the interval, so that the refreshes of many hosts spread."""
+    """Return 80 to 120 % of the interval, in ms, so that the refreshes of many hosts spread."""
     return int(interval_min * 60_000 * rng.uniform(0.8, 1.2))
 
 
 def spread_delay_ms(spread_s: int, rng: random.Random) -> int:
-    """Return a random delay below `spread_s`, so that hosts that start at the same time fetch at different times."""
+    """Return a random delay below `spread_s`, in ms."""
     return int(spread_s * 1000 * rng.random())

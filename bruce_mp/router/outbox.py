@@ -1,8 +1,7 @@
-"""Parcels for dispatchers, which the router sends at the end of each round of its event loop.
+"""Parcels for dispatchers; the router sends them at the end of each round of its event loop.
 
-A *parcel* is one entry of a frame to a dispatcher, with segments (names of neighboring records in the slab).  Before
-the outbox queues a parcel, it stores in the slab that the records are assigned to the dispatcher.  So a lost frame
-loses no message: router and dispatcher find the assigned records in the slab.
+Before the outbox appends a parcel, it stores in the slab that the records are assigned to the dispatcher.  So a lost
+frame loses no message: router and dispatcher find the assigned records in the slab.
 """
 
 from __future__ import annotations
@@ -26,13 +25,16 @@ if TYPE_CHECKING:
 __all__ = ["Outbox"]
 
 _UNBUILT_STATES: Final = (RunState.ROUTED, RunState.ASSIGNED)
-"""The states of records before and after their assignment to a dispatcher."""
+"""The states of records before and after their assignment to a dispatcher, except those in `_BUILT_STATES`."""
 _BUILT_STATES: Final = (RunState.ROUTED_SENT, RunState.ASSIGNED_SENT)
-"""These states for records that a dispatcher built into a batch and returned, because Kafka may have the batch."""
+"""The same for records of batches that a dispatcher built and returned: Kafka may have such a batch."""
 
 
 class Outbox:
-    """The parcels for each dispatcher slot, and the slots that need a FLUSH of a topic."""
+    """The parcels for each dispatcher slot, and the slots that need a FLUSH of a topic.
+
+    A dispatcher may accumulate the records of a QUEUE parcel; FLUSH lets it send the accumulated records of a topic.
+    """
 
     def __init__(self, slab: Slab, row: ProcessRow, incarnation: int) -> None:
         self._slab = slab
@@ -40,7 +42,7 @@ class Outbox:
         self._incarnation = incarnation
         self._parcels: dict[int, list[Parcel]] = {}
         self._flush_slots: dict[int, set[int]] = defaultdict(set)
-        """By topic number: the slots to which QUEUE records of the topic were posted since the topic's last FLUSH."""
+        """By topic number: the slots to which records of the topic were posted in QUEUE since the last FLUSH."""
 
     def post(self, slot: int, parcel: Parcel) -> None:
         """Assign a parcel's segments to a slot, and append the parcel to the slot's parcels."""
@@ -55,21 +57,17 @@ class Outbox:
             raise_damage(self._slab, segments)
 
     def post_queue(self, slot: int, partitions: Iterable[tuple[int, int]], segments: list[Segment]) -> None:
-        """Post segments as QUEUE, so that the dispatcher may accumulate them.
-
-        `partitions` has the (topic number, partition) pairs of the segments.
-        """
+        """Post segments in a QUEUE parcel; `partitions` has the (topic number, partition) pairs of the segments."""
         self.post(slot, Parcel(ParcelKind.QUEUE, segments=segments))
         for topic, _ in partitions:
             self._flush_slots[topic].add(slot)
 
     def post_flush(self, topic: int) -> None:
-        """Post FLUSH of a topic to each dispatcher that may accumulate records of the topic."""
         for slot in self._flush_slots.pop(topic, ()):
             self.post(slot, Parcel(ParcelKind.FLUSH, topic))
 
     def remove_topic(self, topic: int) -> None:
-        """Let `post_flush` post no FLUSH of a deleted topic."""
+        """Forget the slots that need a FLUSH of a deleted topic."""
         self._flush_slots.pop(topic, None)
 
     def replace(self, slot: int, parcels: list[Parcel]) -> None:
@@ -77,7 +75,6 @@ class Outbox:
         self._parcels[slot] = parcels
 
     def remove_slot(self, slot: int) -> None:
-        """Remove the parcels for a slot that was freed."""
         self._parcels.pop(slot, None)
 
     def drain(self) -> dict[int, list[Parcel]]:

@@ -1,18 +1,17 @@
 """The state machine of the pause protocol between router and dispatchers.
 
-A dispatcher sends the messages of all partitions that one broker leads.  A *scope* is a partition or a whole
-dispatcher, as a unit that can pause.  `TRANSITIONS` is the state machine of a scope:
+A scope, a unit that can pause, is a partition or a dispatcher with all its partitions.  A scope is in a state:
 
-    SYNCING       the router or the dispatcher has just started, and the dispatcher's SYNCED has not arrived yet
+    SYNCING       (only a dispatcher) the router or the dispatcher has started, and SYNCED has not arrived yet
     FLOWING       messages go to the dispatcher of the partition's leader
     HANDING_BACK  the dispatcher returns its messages; new messages wait in the router
-    WAITING       all messages are back and wait for metadata, which names their next dispatcher
+    WAITING       all messages are back in the router, and wait for metadata that names the leader
 
-A pause begins with an error at the dispatcher, with the router's `hand_back_all`, or as a *recall*: metadata names
-another leader or lacks the topic.  After a recall the present metadata is enough to resume the scope.  After any other
-pause the scope stays WAITING until the router has metadata of a fetch that began after the scope's back-off.  Then the
-router sends the messages in order: first batches that a dispatcher has built and perhaps sent, then returned messages
-that were never sent, then messages that arrived during the pause.
+A pause (HANDING_BACK, then WAITING) has one of three causes: an error at the dispatcher, the router's `hand_back_all`,
+or a *recall*, because metadata names another leader or lacks the topic.  After a recall the present metadata is enough
+to resume the scope.  After any other pause the scope stays WAITING until the router has metadata of a fetch that began
+after the scope's back-off.  Then the router sends first the batches that a dispatcher has built and perhaps sent, then
+the other returned messages, then the messages that arrived during the pause.
 """
 
 from __future__ import annotations
@@ -56,12 +55,12 @@ TRANSITIONS: Final[dict[tuple[ScopeState, ScopeEvent], ScopeState]] = {
     (ScopeState.HANDING_BACK, ScopeEvent.HANDED_BACK): ScopeState.WAITING,
     (ScopeState.WAITING, ScopeEvent.RESUME): ScopeState.FLOWING,
 }
-"""PAUSE does not change HANDING_BACK, because a dispatcher repeats its parcel PAUSED, which causes the event.
+"""The next state for a state and an event.  PAUSE may come in HANDING_BACK, because a dispatcher repeats PAUSED.
 Partitions have no events RESYNC and SYNCED."""
 
 
 class Scope:
-    """The state of a partition or a dispatcher in the pause protocol, with its back-off."""
+    """The state of a partition or a dispatcher in the pause protocol.  Times are in ms on a steady clock."""
 
     __slots__ = ("backoff", "backoff_end_ms", "pause_start_ms", "state", "was_recalled")
 
@@ -71,9 +70,9 @@ class Scope:
         self.backoff_end_ms = 0
         """The end of the back-off; 0 after a recall.  Only metadata of a fetch that began later resumes the scope."""
         self.pause_start_ms = 0
-        """The time at which the last pause began."""
+        """The start of the current or last pause."""
         self.was_recalled = False
-        """True if the last pause began as a recall."""
+        """True if the current or last pause is a recall."""
 
     def step(self, event: ScopeEvent) -> None:
         """Apply an event; raise BruceError if `TRANSITIONS` does not allow it in this state."""
@@ -88,13 +87,13 @@ class Scope:
 
     @property
     def is_paused(self) -> bool:
-        # A test for membership in a set would hash the enum, which costs a call; a report asks thousands of routes.
+        # Not `in {...}`: the hash of an enum member costs a call, and a report asks thousands of routes.
         return self.state is ScopeState.HANDING_BACK or self.state is ScopeState.WAITING
 
     def pause(self, now_ms: int) -> bool:
         """Pause the scope, start its back-off and return True; return False if the scope is HANDING_BACK already.
 
-        Raise BruceError in the other states.
+        Raise BruceError in SYNCING and WAITING.
         """
         was_flowing = self.is_flowing
         self.step(ScopeEvent.PAUSE)
@@ -105,7 +104,7 @@ class Scope:
 
 
 class DispatcherScope(Scope):
-    """The scope of a dispatcher, with the newest known incarnation (the number of a dispatcher process in the slot)."""
+    """The scope of a dispatcher; `incarnation` is the newest known incarnation in the dispatcher's slot."""
 
     __slots__ = ("incarnation", "resync_number")
 
@@ -128,17 +127,17 @@ class Route(Scope):
         super().__init__(backoff)
         self.slot: int | None = None
         self.returned_built: list[Segment] = []
-        """Messages that the dispatcher returned as part of built batches."""
+        """Segments of built batches that a dispatcher returned."""
         self.returned: list[Segment] = []
-        """Messages that the dispatcher returned without having sent them."""
+        """Other segments that a dispatcher returned: their records were never sent."""
         self.arrived: list[Segment] = []
-        """Messages that came from inputs while they could not be sent."""
+        """Segments that came from inputs while the partition was not open."""
         self.needs_sorting = False
-        """True if `returned` may be out of order: it has segments of a dead router, and a dispatcher may return older
-        ones after them."""
+        """True if `returned` may be out of order: it begins with segments of a dead router, and a dispatcher may return
+        older segments after them."""
 
     def recall(self, now_ms: int) -> None:
-        """Pause without a back-off, because metadata names another leader or the topic was deleted."""
+        """Pause without a back-off (see the module)."""
         self.step(ScopeEvent.PAUSE)
         self.backoff_end_ms, self.pause_start_ms = 0, now_ms
         self.was_recalled = True
@@ -149,7 +148,7 @@ class Route(Scope):
 
     @property
     def first_segment(self) -> Segment | None:
-        """The segment that the router sends first, unless it sorts them (`needs_sorting`); None if none waits."""
+        """The segment that the router sends first, unless `needs_sorting` is True; None if no segment waits."""
         waiting = self.returned_built or self.returned or self.arrived
         return waiting[0] if waiting else None
 
@@ -163,7 +162,7 @@ class Route(Scope):
 
     def pop_all(self) -> tuple[list[Segment], list[Segment]]:
         """Empty the route and return (segments of built batches, other segments), each in sending order."""
-        built, rest = self.returned_built, self.returned + self.arrived
+        built, unbuilt = self.returned_built, self.returned + self.arrived
         self.returned_built, self.returned, self.arrived = [], [], []
         self.needs_sorting = False
-        return built, rest
+        return built, unbuilt

@@ -58,9 +58,9 @@ _BROKER_FAILURE_COUNTERS: Final = {
     FailureCause.TIMED_OUT: Counter.MetadataResponseReadTimeout,
     None: Counter.MetadataResponseReadLostTcpConnection,
 }
-"""The counters for brokers that fail in a fetch, by cause; None stands for a connection that the broker closed."""
+"""The counters of brokers that fail in a fetch, by cause; None is for a connection that the broker closed."""
 _HAND_BACK_POLL_MS: Final = 100
-"""The interval of metadata fetches during a change of the cluster, while dispatchers still hold messages."""
+"""The delay of the next metadata fetch if dispatchers still hold messages in a change of the cluster."""
 
 
 def main(start: Start, slab: Slab, control: Control) -> None:
@@ -74,7 +74,7 @@ class _RouterProcess(ProcessShell):
         self.serve_frames(ROUTER_FROM_INPUTS, self._on_input_frame)
         self.serve_frames(ROUTER_FROM_DISPATCHERS, lambda parcels: self._core.on_parcels(parcels, steady_ms()))
         self._sender_to = cache(lambda slot: self._links.sender(dispatcher_link(slot)))
-        """Returns the link to the dispatcher in a slot."""
+        """Returns the link to the dispatcher in a slot; the links are created when they are first needed."""
         self._reporter = self.add_output(ProcessReporter(start.config, self._links, self._row))
         self._tap = self.add_output(WireTap(slab, self._links.sender(COPIES), self._row.add))
         rng = random.Random()  # noqa: S311 - spreads load and back-offs; no secret depends on it
@@ -99,18 +99,17 @@ class _RouterProcess(ProcessShell):
             find_required_cluster=lambda: self._accepted_cluster or producer_id.cluster_of(slab),
         )
         self._accepted_cluster = ""
-        """The id of the cluster to which an operator has accepted a change; empty if no change is to be made."""
+        """The id of the cluster to which the daemon shall change, as an operator has accepted; empty if none."""
         self._topic_creator = TopicCreator(create_socket, start.config.delivery, self._on_creation_answered)
         self._create_socket = create_socket
         self._brokers: list[Address] = []
         """The brokers of the last metadata, the controller first."""
         self._fetch_started_ms = 0
         self._announced_brokers: dict[int, Broker] | None = None
-        """The broker of each dispatcher slot, as last sent to the supervisor."""
+        """The broker of each dispatcher slot, as last sent to the supervisor; None if none were sent yet."""
         self._refresh_timer: Timer | None = None
         self._next_is_refresh = self._current_is_refresh = False
-        """True if the next fetch, or the current fetch, is a periodic or requested refresh and not only a reaction to
-        an error."""
+        """True if the next fetch, or the current fetch, is also a refresh (see `metadata_refresh.py`)."""
         self._cluster_status = ClusterStatus(self._links.sender(REPORTS), steady_ms, TopicTable(slab).name_of)
 
     # --- hooks of `ProcessShell` -------------------------------------------------------------------------------------
@@ -171,7 +170,7 @@ class _RouterProcess(ProcessShell):
                 self._core.on_runs(parcel.segments, now_ms)
 
     def _announce_dispatchers(self) -> None:
-        """Tell the supervisor which dispatchers to run, if they have changed."""
+        """Tell the supervisor which dispatchers to run, if this has changed."""
         to_run = self._core.dispatchers_to_run()
         if to_run is None:
             return
@@ -194,7 +193,7 @@ class _RouterProcess(ProcessShell):
         )
 
     def _apply_broker_config(self, config: Config, before: Config) -> None:
-        """Fetch metadata immediately if the bootstrap servers or the connection settings changed."""
+        """Apply changed bootstrap servers or connection settings, and then fetch metadata at once."""
         has_new_servers = config.kafka.bootstrap_servers != before.kafka.bootstrap_servers
         if has_new_servers:
             self._brokers = []
@@ -221,7 +220,6 @@ class _RouterProcess(ProcessShell):
         )
 
     def _on_broker_failure(self, cause: FailureCause | None) -> None:
-        """Count a broker that returned no metadata; the fetch continues with the next broker."""
         self._row.add(_BROKER_FAILURE_COUNTERS.get(cause, Counter.ConnectFailOnTryGetMetadata))
 
     def _on_fetched(self, result: FetchResult | None) -> None:
@@ -260,18 +258,18 @@ class _RouterProcess(ProcessShell):
         self._slab.store_signed(lay.SUPER_METADATA_STEADY_MS, now_ms)
         if has_changed:
             self._slab.store_signed(lay.SUPER_METADATA_MODIFIED_MS, wall_ms())
-        # If the operator disables the comparison, a refresh with unchanged metadata reroutes all messages.
+        # If the config disables the comparison, each refresh with unchanged metadata reroutes all messages.
         if self._current_is_refresh and not (has_changed or self._config.delivery.compare_metadata_on_refresh):
             self._core.hand_back_all(now_ms)
         self._schedule_refresh()
 
     @property
     def _had_metadata(self) -> bool:
-        """True if this router or a dead predecessor has had metadata."""
+        """True if a router of this daemon has received metadata since the slab was created."""
         return bool(self._slab.read_signed(lay.SUPER_METADATA_UPDATED_MS))
 
     def _change_cluster(self, result: FetchResult, now_ms: int) -> bool:
-        """Change to the accepted cluster and return True, if the router holds all messages.
+        """If the router holds all messages, change to the accepted cluster and return True.
 
         Else request the messages back from the dispatchers and return False.
         """
@@ -286,14 +284,13 @@ class _RouterProcess(ProcessShell):
         return True
 
     def _create_topics(self) -> None:
-        """Request the creation of unknown topics, unless a creation request is in progress."""
         names = self._core.names_to_create
         if names and not self._topic_creator.is_busy:
             self._core.on_creation_started(names)
             self._topic_creator.start(self._brokers, names)
 
     def _on_creation_answered(self, errors: Mapping[bytes, int]) -> None:
-        """Count, log and apply the error code of each topic; `errors` is empty if no broker responded."""
+        """Count, log and apply the error code of each topic name; `errors` is empty if no broker responded."""
         if not errors:
             self._row.add(Counter.ConnectFailOnTopicAutocreate)
         for name, error in errors.items():
@@ -316,9 +313,9 @@ class _RouterProcess(ProcessShell):
         self._cluster_status.on_recreated(recreated)
 
     def _store_identity(self, result: FetchResult) -> None:
-        """Store the cluster's id, then the producer id if none is stored yet.
+        """Store the cluster's id, and the producer id if none is stored yet.
 
-        If the result has no producer id either, batches get no sequence numbers.
+        If the result also has no producer id, batches get no sequence numbers.
         """
         producer_id.store_cluster(self._slab, result.metadata.cluster_id)
         self._cluster_status.on_producer_refused(result.producer_error)

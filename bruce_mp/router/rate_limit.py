@@ -1,12 +1,12 @@
 """Rate limits: the router admits a limited number of a topic's messages in each window of time and discards the others.
 
-There is one router, so the limit is exact for any number of inputs.  Inputs hand over messages in *runs*.  A message
-counts in the window in which its run arrived at the input, even if the router reads the run later, after the first
-metadata or a restart.  Windows have a fixed length; the first begins with the topic's first message.  Messages that are
-discarded because they exceed the limit also count, but messages that are discarded for other reasons do not.
+There is one router, so the limit is exact for any number of inputs.  A message counts in the window in which its run
+arrived at the input, even if the router reads the run later, after the first metadata or a restart.  Windows have a
+fixed length; the first window begins with the topic's first message.  Messages over the limit also count, but messages
+that are discarded for other reasons do not.
 
-A counted run carries FLAG_ADMITTED, so that the next router does not count it again.  A new router begins new windows,
-so after a restart it admits the messages of at most one more window.
+A counted run carries FLAG_ADMITTED, so that the next router does not count it again.  But the next router has lost the
+counts of the windows, so after a restart it admits the messages of at most one more window.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 __all__ = ["RateLimits", "RateWindows"]
 
 MAX_LATENESS_MS: Final = 1_000
-"""The time for which the count of a window is kept after its end, for runs that the router reads late.  Runs that are
-read even later count in the oldest window that is kept."""
+"""How long the count of a window is kept after the window's end, for runs that the router reads late.  Runs that the
+router reads even later count in the oldest kept window."""
 
 
 class RateWindows:
@@ -51,11 +51,11 @@ class RateWindows:
     def matches(self, rule: RateLimitConfig) -> bool:
         return (self._interval_ms, self._max_count) == (rule.interval_ms, rule.max_count)
 
-    def admit(self, record_count: int, at_ms: int) -> int:
-        """Count messages that arrived at `at_ms`; return the number of messages to admit, which are the first ones."""
+    def admit(self, record_count: int, arrived_ms: int) -> int:
+        """Count messages that arrived at `arrived_ms`; return how many to admit: the first ones."""
         if self._origin_ms is None:
-            self._origin_ms = at_ms
-        window = (at_ms - self._origin_ms) // self._interval_ms
+            self._origin_ms = arrived_ms
+        window = (arrived_ms - self._origin_ms) // self._interval_ms
         if window > self._newest_window:
             self._newest_window = window
             self._counts = {
@@ -69,16 +69,16 @@ class RateWindows:
 
 
 class RateLimits:
-    """The rate limits of all topics.  `rule_of` returns the rule for a topic name, None if the topic has no limit."""
+    """The rate limits of all topics.  `rule_of` returns the rule for a topic name, or None if there is no limit."""
 
     def __init__(self, slab: Slab, discards: Discards, rule_of: Callable[[bytes], RateLimitConfig | None]) -> None:
         self._slab = slab
         self._discards = discards
         self._rule_of = rule_of
         self._windows: dict[int, RateWindows | None] = {}
-        """By topic number: the windows of the topic, None if it has no limit."""
+        """By topic number: the windows of the topic, or None if the topic has no limit."""
         self._names: dict[int, bytes] = {}
-        """By topic number: the name of each topic in `_windows`."""
+        """The names of the topics in `_windows`, by topic number."""
 
     def apply_config(self, rule_of: Callable[[bytes], RateLimitConfig | None]) -> None:
         """Replace the rules; a topic with an unchanged rule keeps its windows."""
@@ -99,10 +99,10 @@ class RateLimits:
         windows = self._windows_of(topic, name)
         if windows is None or not segments or self._slab.view[self._flags_at(segments[0])] & lay.FLAG_ADMITTED:
             return segments
-        at_ms = min(arrived_ms, now_ms)  # the clock of an earlier daemon may have given an arrival time in the future
+        arrived_ms = min(arrived_ms, now_ms)  # an arrival time from the clock of an earlier daemon may be in the future
         admitted: list[Segment] = []
         for segment in segments:
-            first, rest = self._split(segment, windows.admit(segment.records, at_ms))
+            first, rest = self._split(segment, windows.admit(segment.records, arrived_ms))
             if first is not None:
                 admitted.append(first)
             if rest is not None:

@@ -1,8 +1,8 @@
 """The slab's topic and partition tables: reuse of entries, and errors when a table is full.
 
 The router frees an entry only if a table is full, the topic has been missing from the cluster for longer than its grace
-period (see `MissingTopics`), and a sweep finds no messages of the topic in the slab.  A sweep reads the states of the
-records in every chunk of the slab, so the router sweeps at most once in `SWEEP_INTERVAL_MS`.
+period (see `MissingTopics`), and a sweep finds no held messages of the topic.  A sweep reads all chunks of the slab, so
+the router sweeps at most once in `SWEEP_INTERVAL_MS`.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ __all__ = ["SWEEP_INTERVAL_MS", "SlabTables"]
 
 log = logging.getLogger(__name__)
 _HELD_STATES: Final = frozenset(RunState) - SETTLED - {RunState.SPLIT}
-"""The states of messages that are neither delivered nor discarded.  The sweep does not need SPLIT, the state of a run
-with separate states of its records, because it finds these records one by one."""
+"""The states of held messages.  SPLIT is not among them: it is the state of a run with separate states of its records,
+and the sweep finds these records one by one."""
 SWEEP_INTERVAL_MS: Final = 10_000
 """The shortest time between two sweeps that look for entries to free."""
 REPORT_INTERVAL_MS: Final = 60_000
@@ -40,15 +40,15 @@ class SlabTables:
         self.topics = TopicTable(slab)
         self.partitions = PartitionTable(slab)
         self._freed_names: dict[int, bytes] = {}
-        """The names of the topics with the entries that were freed last, by number."""
+        """The names of the topics that the last sweep freed, by number."""
         self._next_sweep_ms = 0
         self._next_report_ms: dict[str, int] = {}
+        """By the name of a table: the time before which `report_full` does not report it again."""
 
     def name_of(self, topic: int) -> bytes:
         """Return the name of a topic number, or b"" if the number is unknown.
 
-        The numbers of the topics that were freed last stay known, because inputs may still hand over runs (records that
-        they wrote before) with these numbers.
+        The topics that the last sweep freed stay known, because inputs may still hand over runs with their numbers.
         """
         try:
             return self.topics.name_of(topic)
@@ -56,24 +56,24 @@ class SlabTables:
             return self._freed_names.get(topic, b"")
 
     def reclaim_entries(
-        self, existing: Container[bytes], find_topics_in_use: Callable[[], AbstractSet[int]], now_ms: int
+        self, existing_names: Container[bytes], find_topics_in_use: Callable[[], AbstractSet[int]], now_ms: int
     ) -> list[int]:
         """Free the entries of deleted topics, if a table is full; return the numbers of freed topics.
 
-        `existing` has the names of the cluster's topics and of topics in their grace period.  `find_topics_in_use`
-        returns the numbers of other topics that must keep their entries.
+        `existing_names` has the topics of the cluster and the topics in their grace period.  `find_topics_in_use`
+        returns the numbers of the topics that must keep their entries even if they were deleted.
         """
         is_full = not self.topics.free_entry_count or self.partitions.is_full
         if not is_full or now_ms < self._next_sweep_ms:
             return []
         in_use = find_topics_in_use()
         numbers = self.topics.numbers()
-        deleted = {topic: name for name, topic in numbers.items() if name not in existing and topic not in in_use}
+        deleted = {topic: name for name, topic in numbers.items() if name not in existing_names and topic not in in_use}
         if not deleted:
             return []
         self._next_sweep_ms = now_ms + SWEEP_INTERVAL_MS
-        in_slab = {found.topic for found in sweep(self._slab, _HELD_STATES)}
-        self._free_topics({topic: name for topic, name in deleted.items() if topic not in in_slab})
+        held = {found.topic for found in sweep(self._slab, _HELD_STATES)}
+        self._free_topics({topic: name for topic, name in deleted.items() if topic not in held})
         return list(self._freed_names)
 
     def _free_topics(self, freed: dict[int, bytes]) -> None:
