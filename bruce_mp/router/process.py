@@ -265,7 +265,7 @@ class _RouterProcess(ProcessShell):
 
     @property
     def _had_metadata(self) -> bool:
-        """True if a router of this daemon has received metadata since the slab was created."""
+        """True if a router has received metadata since the daemon started."""
         return bool(self._slab.read_signed(lay.SUPER_METADATA_UPDATED_MS))
 
     def _change_cluster(self, result: FetchResult, now_ms: int) -> bool:

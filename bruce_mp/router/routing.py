@@ -1,14 +1,10 @@
 """Routing of runs: the router finds the topic of a run, applies limits, chooses partitions and sends to dispatchers.
 
-A *run* is a sequence of records (messages) that an input hands over as one unit, and a *segment* names neighboring
-records of a run.
-
 A run is *plain* if its topic is plain (`Topic.is_plain`), all messages of the run are within `message_max_bytes`, and
-message debugging is off.  `_route` decides this once for each run; only runs that are not plain pass through `_admit`.
-`_RoutedSegments` collects the segments that one call routes, so that each dispatcher gets them in one frame.
+message debugging is off.  Only runs that are not plain pass through `_admit`.
 
-The router *parks* messages: it holds them in memory while their topic is unknown or no partition is open for them.  A
-partition is *open* while messages can be sent to the dispatcher of its leader.
+A partition is *open* while messages can be sent to the dispatcher of its leader.  The router *parks* messages while
+their topic is unknown or no partition is open for them.
 """
 
 from __future__ import annotations
@@ -51,9 +47,9 @@ if TYPE_CHECKING:
 __all__ = ["RunRouter"]
 
 DISPATCHER_START_WAIT_MS: Final = 2_000
-"""The longest time for which parked messages wait for starting dispatchers, so that each dispatcher gets a part."""
+"""The longest time for which parked messages wait for dispatchers to start, so that each dispatcher gets a part."""
 _NO_RUN_IS_PLAIN: Final = -1
-"""A value of `max_plain_payload` that is less than the payload of every message."""
+"""A value of `max_plain_payload` below the payload of every message."""
 _HAS_KEY: Final = lay.FLAG_PARTITION_KEY
 
 _TopicPartition = tuple[int, int]  # topic number, partition
@@ -61,34 +57,37 @@ _SegmentsByPartition = dict[_TopicPartition, list["Segment"]]
 
 
 class _RoutedSegments:
-    """The segments that one call routes, in sending order, with the time of the call and its limit for plain runs."""
+    """Collects the segments that one call routes, in sending order, so that each dispatcher gets them in one frame.
 
-    __slots__ = ("keyed_count", "max_plain_payload", "now_ms", "queued", "sends", "unkeyed_count")
+    `now_ms` is the time of the call.
+    """
+
+    __slots__ = ("groups", "keyed_count", "max_plain_payload", "now_ms", "queued", "unkeyed_count")
 
     def __init__(self, now_ms: int, max_plain_payload: int = _NO_RUN_IS_PLAIN) -> None:
         self.now_ms = now_ms
         self.max_plain_payload = max_plain_payload
-        """The maximum payload of each message in a plain run, in bytes."""
+        """The maximum payload of a message in a plain run, in bytes."""
         self.unkeyed_count = 0
         """The number of routed records without a partition key."""
         self.keyed_count = 0
-        """The number of routed records with a partition key.  `RunRouter.unpark` uses neither of these numbers, because
-        the counters include its records since they were parked."""
+        """The number of routed records with a partition key.  `RunRouter.unpark` ignores both numbers, because the
+        counters have included its records since the records were parked."""
         self.queued: _SegmentsByPartition = {}
-        """Segments to send in QUEUE parcels, after everything in `sends`."""
-        self.sends: list[tuple[ParcelKind, _SegmentsByPartition]] = []
-        """The segments to send first, in this order, each group with the kind of its parcels."""
+        """Segments to send in QUEUE parcels, after all groups in `groups`."""
+        self.groups: list[tuple[ParcelKind, _SegmentsByPartition]] = []
+        """(kind of the parcels, segments) in sending order."""
 
     def queue(self, topic: Topic, partition: int, segment: Segment) -> None:
         """Add a segment that the dispatcher may accumulate with others."""
         self.queued.setdefault((topic.number, partition), []).append(segment)
 
     def add_parcel(self, kind: ParcelKind, topic: Topic, partition: int, segments: list[Segment]) -> None:
-        """Add segments that form a parcel of their own, to be sent after the segments queued so far."""
+        """Add segments that form one parcel, to be sent after the segments that are queued now."""
         if self.queued:
-            self.sends.append((ParcelKind.QUEUE, self.queued))
+            self.groups.append((ParcelKind.QUEUE, self.queued))
             self.queued = {}
-        self.sends.append((kind, {(topic.number, partition): segments}))
+        self.groups.append((kind, {(topic.number, partition): segments}))
 
 
 class RunRouter:
@@ -125,12 +124,12 @@ class RunRouter:
         self._is_open = assignments.is_open
         self._awaiting_metadata: list[Segment] = []
         self._due_heap: list[tuple[int, int]] = []
-        """(due time, topic number) of batches.  If a batch is sent before its due time, its entry stays until then."""
+        """(due time, topic number) of pending batches; an entry stays until its due time even if the batch was sent."""
         self.is_draining = False
         """True if batching is disabled, because the daemon is about to stop."""
 
     def apply_config(self, config: Config, now_ms: int) -> None:
-        """Apply a reloaded config.  Pending batches of topics with a changed batching rule are sent first."""
+        """Apply a reloaded config; before that, send the pending batches of topics with a changed batching rule."""
         self._max_payload = _max_payload_of(config)
         self.rate_limits.apply_config(config.rate_limit_for)
         self._turns.apply_config(config.batching)
@@ -145,7 +144,7 @@ class RunRouter:
     # --- runs --------------------------------------------------------------------------------------------------------
 
     def route(self, segments: list[Segment], now_ms: int) -> None:
-        """Route claimed runs in order; before the first metadata, hold them."""
+        """Route claimed runs in order; before the first metadata, hold them instead."""
         if self._topics.view is None:
             self._awaiting_metadata += segments
             return
@@ -183,7 +182,9 @@ class RunRouter:
 
     def _admit(self, topic: Topic, segment: Segment, header: RunHeader, now_ms: int) -> Sequence[Segment]:
         """Discard messages that are too long or over the rate limit; copy the others for debugging and return them."""
-        topic.is_plain = not self.rate_limits.has_limit(topic.number, topic.name)  # so its next runs skip this method
+        topic.is_plain = not self.rate_limits.has_limit(
+            topic.number, topic.name
+        )  # if True, its next runs skip `_admit`
         parts = [segment] if header.largest_payload <= self._max_payload else self._discard_long(topic, segment)
         admitted = self.rate_limits.admit(topic.number, topic.name, parts, header.arrived_ms, now_ms)
         if self._tap.is_active:
@@ -204,8 +205,7 @@ class RunRouter:
         if header.flags & _HAS_KEY:
             routed.keyed_count += segment.records
             partition = topic.partition_of_lane(header.partition_index, header.partition_count)
-            # None: the run has keys of several partitions, or the topic has fewer partitions than the input knew.
-            if partition is None:
+            if partition is None:  # the run has keys of several partitions, or the topic has fewer than the input knew
                 self._split_by_keys(topic, segment, header.partition_count, routed)
                 return
         else:
@@ -218,17 +218,17 @@ class RunRouter:
             routed.queue(topic, partition, segment)
 
     def _split_by_keys(self, topic: Topic, segment: Segment, input_count: int, routed: _RoutedSegments) -> None:
-        """Split a segment by partition and queue the parts; park the segment while `Topic.key_partitions` is empty.
+        """Split a segment by partition and queue the parts; park the segment if `Topic.key_partitions` is empty.
 
-        `input_count` is the number of partitions that the input knew for the topic, 0 if it knew none.
+        `input_count` is the topic's number of partitions that the input knew, 0 if it knew none.
         """
         if not topic.key_partitions:
             topic.parked_keyed.append(segment)
             self._assignments.request_leader(routed.now_ms)
             return
-        # The number that the input knew decides even after an increase of partitions.  With the new number, a key might
-        # get another partition, where its later messages overtake the messages that wait in the old one.  The number in
-        # the topic table decides if the input knew none, or the topic was created again with fewer partitions.
+        # `input_count` decides the partition of a key even if the topic has more partitions now: with the new number, a
+        # key might get another partition, where its later messages overtake those that wait for the old partition.  The
+        # number in the topic table decides if `input_count` is 0, or the topic was created again with fewer partitions.
         key_partitions = topic.key_partitions_for(input_count) or self._topics.key_partitions_in_use(topic)
         for partition, part in kernels.split_by_partition(self._slab, segment, key_partitions):
             routed.queue(topic, partition, part)
@@ -236,19 +236,19 @@ class RunRouter:
     def _next_partition(self, topic: Topic, segments: list[Segment], now_ms: int) -> int | None:
         """Return a partition for AnyPartition messages.
 
-        If no partition is open or earlier messages are parked, park the messages and return None.
+        If no partition is open or earlier AnyPartition messages of the topic are parked, park these and return None.
         """
-        if not topic.parked:
+        if not topic.parked_unkeyed:
             partition = topic.next_partition(segments, self._is_open, now_ms)
             if partition is not None:
                 return partition
             topic.parked_since_ms = now_ms
-        topic.parked += segments
+        topic.parked_unkeyed += segments
         self._assignments.request_leader(now_ms)
         return None
 
     def _add_as_parcel(self, topic: Topic, segments: list[Segment], kind: ParcelKind, routed: _RoutedSegments) -> None:
-        """Choose a partition for AnyPartition messages and add them as one parcel, or park them."""
+        """Choose a partition for AnyPartition messages and add them to `routed` as one parcel, or park them."""
         partition = self._next_partition(topic, segments, routed.now_ms)
         if partition is not None:
             routed.add_parcel(kind, topic, partition, segments)
@@ -265,17 +265,17 @@ class RunRouter:
             heappush(self._due_heap, (topic.scheduled_ms, topic.number))
 
     def _send(self, routed: _RoutedSegments) -> None:
-        """Send the segments; discard segments of partitions for which the slab's partition table has no room."""
+        """Send the segments; discard segments of partitions that cannot get an entry in the slab's partition table."""
         if routed.queued:
-            routed.sends.append((ParcelKind.QUEUE, routed.queued))
-        for kind, segments_of in routed.sends:
+            routed.groups.append((ParcelKind.QUEUE, routed.queued))
+        for kind, segments_of in routed.groups:
             without_entry = self._assignments.send(kind, segments_of, routed.now_ms)
             for (number, _), segments in without_entry.items():
                 self._discard_without_entry(self._by_number[number], segments, routed.now_ms)
 
     def _discard_without_entry(self, topic: Topic, segments: Iterable[Segment], now_ms: int) -> None:
         self._tables.report_full("partitions", "messages for further partitions are discarded.", now_ms)
-        # At new metadata the tables free the entries of deleted topics, but not more often than once in this interval.
+        # New metadata lets the tables free the entries of deleted topics, but at most once in this interval.
         self._fetch_schedule.request(now_ms + SWEEP_INTERVAL_MS)
         reason, counter = DiscardReason.NO_AVAILABLE_PARTITIONS, Counter.DiscardNoAvailablePartition
         self._discards.settle(without_damaged(self._slab, self._row, segments), reason, topic.name, counter)
@@ -284,11 +284,10 @@ class RunRouter:
 
     @property
     def due_ms(self) -> int | None:
-        """The earliest time at which a batch may be due; None if there is no batch."""
+        """The earliest time at which a pending batch may be due; None if there is no pending batch."""
         return self._due_heap[0][0] if self._due_heap else None
 
     def flush_due(self, now_ms: int) -> None:
-        """Send the batches that are due."""
         while self._due_heap and self._due_heap[0][0] <= now_ms:
             _, number = heappop(self._due_heap)
             topic = self._by_number.get(number)
@@ -297,7 +296,7 @@ class RunRouter:
                 self._flush([topic], now_ms)
 
     def flush_topic(self, number: int, now_ms: int) -> None:
-        """Send the accumulated records of a topic, and let the dispatchers send the records that they accumulate."""
+        """Send the pending batch of a topic, and let the dispatchers send the topic's records that they accumulate."""
         topic = self._by_number.get(number)
         if topic is not None:
             self._flush([topic], now_ms)
@@ -341,18 +340,18 @@ class RunRouter:
     def _unpark_unkeyed(self, topic: Topic, routed: _RoutedSegments) -> None:
         if self._awaits_dispatchers(topic, routed.now_ms):
             return
-        parked, topic.parked = topic.parked, []
+        parked, topic.parked_unkeyed = topic.parked_unkeyed, []
         for portion in portions_of(parked):
-            topic.advance_partition()  # so that all partitions share the backlog
+            topic.advance_partition()  # lets all partitions share the parked messages
             self._add_as_parcel(topic, portion, ParcelKind.WAITED, routed)
 
     def _awaits_dispatchers(self, topic: Topic, now_ms: int) -> bool:
-        """Return True while dispatchers of the topic start, for at most `DISPATCHER_START_WAIT_MS`.
+        """Return True while a dispatcher of the topic starts, for at most `DISPATCHER_START_WAIT_MS`.
 
-        Request metadata for the end of this time, because the metadata causes another call of `unpark`.
+        If so, request metadata for the end of this time, because metadata causes another call of `unpark`.
         """
         until_ms = topic.parked_since_ms + DISPATCHER_START_WAIT_MS
-        # `key_partitions` includes all partitions with a leader, unless metadata lacks some partitions.
+        # `key_partitions` has all partitions with a leader, but is empty if metadata lacks some partitions.
         starting = (self._assignments.is_starting(topic.number, partition) for partition in topic.key_partitions)
         if now_ms >= until_ms or not any(starting):
             return False
@@ -360,10 +359,7 @@ class RunRouter:
         return True
 
     def leaderless_topics(self) -> list[_TopicPartition]:
-        """Return (topic number, `ALL_PARTITIONS`) for each topic that has parked messages, but no `key_partitions`.
-
-        No partition of the topic has a leader, or metadata lacks some of the partitions.
-        """
+        """Return (topic number, `ALL_PARTITIONS`) for each topic that has parked messages, but no `key_partitions`."""
         parked = (topic for topic in self._by_number.values() if topic.has_parked and topic.view is not None)
         return [(topic.number, ALL_PARTITIONS) for topic in parked if not topic.key_partitions]
 
@@ -371,14 +367,14 @@ class RunRouter:
         """Yield topic name and segments of parked messages; the name is b"" before the first metadata."""
         yield b"", self._awaiting_metadata
         for topic in self._by_number.values():
-            # One of the two kinds of messages is enough to show that the topic waits.
-            if parked := topic.parked or topic.parked_keyed:
+            # A stall is recognized by one waiting message, so one of the two lists is enough.
+            if parked := topic.parked_unkeyed or topic.parked_keyed:
                 yield topic.name, parked
 
     def pop_waiting(self, topic: Topic) -> list[Segment]:
         """Remove and return the messages of a deleted topic that wait in the router."""
-        waiting = topic.parked + topic.parked_keyed + (topic.batch.flush() if topic.batch is not None else [])
-        topic.parked, topic.parked_keyed = [], []
+        waiting = topic.parked_unkeyed + topic.parked_keyed + (topic.batch.flush() if topic.batch is not None else [])
+        topic.parked_unkeyed, topic.parked_keyed = [], []
         return waiting
 
 
@@ -388,6 +384,6 @@ def _max_payload_of(config: Config) -> int:
 
 
 def _raise_damaged(slab: Slab, segment: Segment) -> NoReturn:
-    """Raise SlabError for a segment with a run header that could not be read."""
+    """Raise SlabError for a segment if its run header could not be read."""
     read_run(slab, segment.chunk, segment.run)  # raises a more exact error if the header of the run is damaged
     raise_damage(slab, [segment])

@@ -1,8 +1,8 @@
-"""Topic creation: the router asks the controller, then the other brokers while the answer is NOT_CONTROLLER.
+"""Topic creation: the router asks one broker after another, until the answer is not NOT_CONTROLLER.
 
 Brokers before Kafka 0.10.1 lack the request CreateTopics.  Brokers before 2.4 require the numbers of partitions and
-replicas in it, which the configuration may not have.  In both cases the router sends a Metadata request instead,
-because a broker with `auto.create.topics.enable` creates the topics that such a request names.
+replicas in the request, but the configuration may not have these.  In both cases the router sends a Metadata request
+instead: a broker with `auto.create.topics.enable` creates the topics that such a request names.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _NOT_CONTROLLER: Final = 41
 class TopicCreator:
     """Creates topics, one request at a time.
 
-    `on_done` gets the error code of each topic; the mapping is empty if no broker responded.
+    `on_done` gets the error code of each topic, by name; the mapping is empty if no broker responded.
     """
 
     def __init__(
@@ -48,19 +48,19 @@ class TopicCreator:
         self._on_done = on_done
         self._names: Sequence[bytes] = ()
         self._errors: Mapping[bytes, int] = {}
-        """The last response of a broker that is not the controller.  It is the result if no further broker responds."""
+        """The last response with NOT_CONTROLLER; it is the result if no further broker responds."""
 
     @property
     def is_busy(self) -> bool:
         return self._brokers.has_connection
 
     def apply_config(self, create_socket: SocketFactory, delivery: Delivery) -> None:
-        """Replace the connection factory and the settings; the current request keeps its connection."""
+        """Replace the socket factory and the settings; the current request keeps its connection."""
         self._brokers.create_socket = create_socket
         self._delivery = delivery
 
     def start(self, brokers: Iterable[Address], names: Sequence[bytes]) -> None:
-        """Request the creation of topics from `brokers`, one after another in this order, until one accepts."""
+        """Request the creation of topics from the `brokers`, in this order, until a broker is the controller."""
         self._brokers.set_brokers(brokers)
         self._names = names
         self._errors = {}
@@ -79,8 +79,8 @@ class TopicCreator:
             topics = event.metadata.topics
             self._on_response({name: topics[name].error for name in self._names if name in topics})
         elif isinstance(event, Failed | Closed):
-            why = event.error if isinstance(event, Failed) else "The connection was closed."
-            log.warning("A broker did not create topics: %s  The router tries the next broker.", why)
+            error = event.error if isinstance(event, Failed) else "The connection was closed."
+            log.warning("A broker did not create topics: %s  The router tries the next broker.", error)
             self._try_next()
 
     def _request_creation(self, capabilities: BrokerCapabilities) -> None:

@@ -1,6 +1,6 @@
 """The router's topics: numbers in the slab's topic table, batches of AnyPartition messages, and choice of partitions.
 
-An AnyPartition message may go to any partition; the key of a PartitionKey message chooses the partition.
+A partition is *open* while messages can be sent to the dispatcher of its leader.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ if TYPE_CHECKING:
     from bruce_mp.slab.file import Slab
     from bruce_mp.slab.runs import Segment
 
-    IsOpen = Callable[[int, int], bool]  # returns True if messages for a topic number and partition can be sent now
+    IsOpen = Callable[[int, int], bool]  # returns True if the partition of (topic number, partition) is open
 
 __all__ = ["Topic", "TopicRegistry", "portions_of"]
 
 _CHUNK_STAY_MS: Final = TURN_MS
-"""The time after which the messages of a chunk that fills slowly go to another partition."""
+"""The time after which further messages of a chunk go to another partition."""
 PORTION_BYTES: Final = 64 * 1024
-"""The size at which a portion of parked messages for one partition ends, so that all partitions share a backlog."""
+"""The size at which a portion of parked messages is complete.  Each portion goes to the next partition."""
 
 
 class _ChunkPartition(NamedTuple):
-    """The partition that gets the AnyPartition messages of a chunk or span until a time on the steady clock."""
+    """The partition that gets the AnyPartition messages of a chunk or span until `until_ms` on the steady clock."""
 
     chunk: int
     generation: int
@@ -52,14 +52,14 @@ class _ChunkPartition(NamedTuple):
 class Topic:
     """A topic's metadata, batch, parked messages and choice of partitions.
 
-    AnyPartition messages go to the available partitions in rotation, so that each broker gets a part.  The messages of
-    a chunk (a unit of the slab that one input fills) go to one partition, so that an error of a partition keeps only
-    the chunks with its messages in use.  If a chunk fills slowly, its messages go to another partition after
-    `_CHUNK_STAY_MS`.  A batch that ends in a new chunk goes to the next partition.
+    AnyPartition messages go to the open partitions in rotation, so that each broker gets a part.  The messages of a
+    chunk go to one partition, so that an error of a partition keeps few chunks in use.  If a chunk fills slowly, its
+    further messages go to another partition after `_CHUNK_STAY_MS`.  A batch that ends in a new chunk goes to the next
+    partition.
 
-    Combined topics, which share a batch at each broker, also keep a partition for the duration of a batch, because many
-    small record batches cost more than a few large ones.  While traffic is small, and if `turns` is given, a combined
-    topic sends to one broker for the time of a turn (`broker_turns`).
+    Combined topics share a batch at each broker.  They also keep a partition for the duration of a batch, because many
+    small record batches cost more than a few large ones.  While traffic is small, a combined topic sends to one broker
+    for the time of a turn (`broker_turns`); if `turns` is None, it always uses the rotation.
     """
 
     def __init__(
@@ -80,44 +80,43 @@ class Topic:
         self.view: TopicView | None = None
         self.is_plain = False
         """True if metadata shows the topic and it has no rate limit; a change of metadata or config resets the flag."""
-        self.parked: list[Segment] = []
+        self.parked_unkeyed: list[Segment] = []
         """AnyPartition messages that arrived while no partition was open, in order."""
         self.parked_since_ms = 0
-        """The time at which the first of the parked AnyPartition messages was parked."""
+        """The time at which `parked_unkeyed` got its first segment."""
         self.parked_keyed: list[Segment] = []
         """PartitionKey messages that arrived while `key_partitions` was empty, in order."""
         self.keys_wait = keys_wait
-        """True if PartitionKey messages wait while their partition has no leader; False if the next partition with a
-        leader gets them."""
+        """True if PartitionKey messages wait for a leader of their partition; False if another partition gets them."""
         self.apply_config(rule)
         self._rng = rng
         self.scheduled_ms = 0
-        """The due time of the topic's newest entry in `RunRouter`'s heap of due batches."""
+        """The due time in the topic's newest entry of `RunRouter`'s heap of pending batches."""
         self.key_partitions: list[int] = []
-        """The partition for each key index (key modulo partitions).  It is empty if no partition has a leader or
-        metadata lacks some of the partitions."""
+        """The partition for each key index (key modulo number of partitions).  It is empty if no partition has a leader
+        or metadata lacks some of the partitions."""
         self._rotation: list[int] = []
         """The partitions with a leader, in the order in which the rotation chooses them."""
-        self._cursor = 0
+        self._chosen_index = 0
         """The index in `_rotation` of the partition chosen last."""
         self._stays_until_ms = 0
         """The time until which the rotation stays at the partition chosen last."""
-        self._by_leader: dict[int, list[int]] = {}
-        """The partitions that each broker leads; a turn of brokers moves the partition that it chooses to the end."""
+        self._partitions_by_leader: dict[int, list[int]] = {}
+        """The partitions that each broker leads, least recently chosen by a turn of brokers first."""
         self._leader_counts: LeaderCounts = ()
         self._chosen_partition = 0
-        """The partition that a turn of brokers chose last."""
+        """The last partition that a turn of brokers chose."""
         self._chosen_turn = -1
         """The turn that chose `_chosen_partition`; -1 if no turn has chosen one with the present metadata."""
         self._span_until_ms = 0
-        """The time until which spans (several chunks that serve as one) keep their partitions, even after the turn."""
+        """The time until which spans may keep their partitions, even after the end of a turn."""
         self._shares_backlog = False
-        """True if the next partition is chosen for a portion of a backlog, which all partitions share."""
+        """True if the next choice is for a portion of parked messages; then the rotation chooses."""
         self._chunk_partitions: dict[int, _ChunkPartition] = {}
-        """The newest chunk of each input and its partition, by the owner of the chunk (the input's process row)."""
+        """The partition of each input's newest chunk, by the chunk's owner (the number of the input's process row)."""
 
     def apply_config(self, rule: TopicBatching) -> None:
-        """Replace the batching rule; the batch must be empty."""
+        """Replace the batching rule; `batch` must be empty."""
         self.rule = rule
         self.batch = PendingBatch(self._slab, rule.limits) if rule.kind is BatchingKind.PER_TOPIC else None
 
@@ -130,11 +129,11 @@ class Topic:
         self._update_key_partitions()
         leaders = view.leaders if view is not None else {}
         self._rotation = list(leaders)
-        self._cursor, self._stays_until_ms = len(leaders), 0  # the end, so that the next choice shuffles the rotation
-        self._chosen_turn, self._by_leader = -1, {}
+        self._chosen_index, self._stays_until_ms = len(leaders), 0  # past the end: the next choice shuffles
+        self._chosen_turn, self._partitions_by_leader = -1, {}
         for partition, leader in leaders.items():
-            self._by_leader.setdefault(leader, []).append(partition)
-        self._leader_counts = tuple(sorted((leader, len(led)) for leader, led in self._by_leader.items()))
+            self._partitions_by_leader.setdefault(leader, []).append(partition)
+        self._leader_counts = tuple(sorted((leader, len(led)) for leader, led in self._partitions_by_leader.items()))
 
     def apply_keys_wait(self, *, keys_wait: bool) -> None:
         self.keys_wait = keys_wait
@@ -153,16 +152,15 @@ class Topic:
     def partition_of_lane(self, index: int, count: int) -> int | None:
         """Return the partition for a run of a lane in which all keys modulo `count` are `index`.
 
-        Return None if the lane (a chunk that an input fills) mixes keys, or the topic has fewer than `count`
-        partitions.
+        Return None if the lane mixes keys (`index` is negative), or the topic has fewer than `count` partitions.
         """
         return self.key_partitions[index] if 0 <= index < count <= len(self.key_partitions) else None
 
     def next_partition(self, segments: Sequence[Segment], is_open: IsOpen, now_ms: int) -> int | None:
-        """Return the partition for AnyPartition messages; None if none is open.
+        """Return the partition for AnyPartition messages; None if no partition is open.
 
         The chunk of the last segment keeps its partition for a time; then the turn of brokers or the rotation chooses
-        another.  In a turn, only spans of several chunks have entries in `_chunk_partitions`: single chunks all get the
+        another partition.  In a turn, only spans have entries in `_chunk_partitions`, because all single chunks get the
         same partition.
         """
         uses_turns = self.rule.kind is BatchingKind.COMBINED and not self._shares_backlog
@@ -186,7 +184,7 @@ class Topic:
         else:
             partition = self._partition_of_turn(turn, turns, is_open)
             turn_end_ms = (turn + 1) * turns.turn_ms
-            # The first chunk of the span needs no extra time, because it keeps the partition until the turn ends.
+            # For its first chunk the span needs no extra time: all chunks keep their partition until the turn ends.
             until_ms = turn_end_ms + _CHUNK_STAY_MS * (chunk_count - 1)
             self._span_until_ms = max(self._span_until_ms, until_ms)
         if partition is not None:
@@ -194,11 +192,11 @@ class Topic:
         return partition
 
     def _partition_of_turn(self, turn: int, turns: BrokerTurns, is_open: IsOpen) -> int | None:
-        """Return an open partition of the first broker with an open partition, in the order of this turn."""
+        """Return an open partition of the broker that the topic prefers in this turn; None if no partition is open."""
         if turn == self._chosen_turn and is_open(self.number, self._chosen_partition):
             return self._chosen_partition
         for broker in turns.order_of(self._leader_counts):
-            partitions = self._by_leader[broker]
+            partitions = self._partitions_by_leader[broker]
             for partition in partitions:
                 if is_open(self.number, partition):
                     partitions.remove(partition)
@@ -208,34 +206,34 @@ class Topic:
         return None
 
     def _next_open_partition(self, is_open: IsOpen, now_ms: int) -> int | None:
-        """Return the next open partition of the rotation; combined topics keep a partition for the time of a batch."""
+        """Return the next open partition of the rotation; None if no partition is open."""
         self._shares_backlog = False
         if now_ms >= self._stays_until_ms:
             batch_ms = self.rule.limits.time_ms if self.rule.kind is BatchingKind.COMBINED else None
             self._stays_until_ms = now_ms + (batch_ms or 0)
             self._advance_rotation()
         for step in range(len(self._rotation)):
-            index = (self._cursor + step) % len(self._rotation)
+            index = (self._chosen_index + step) % len(self._rotation)
             if is_open(self.number, self._rotation[index]):
-                self._cursor = index
+                self._chosen_index = index
                 return self._rotation[index]
         return None
 
     def _advance_rotation(self) -> None:
-        """Advance the rotation, and shuffle it at its end, so that alternating batch sizes favor no partition."""
-        self._cursor += 1
-        if self._cursor >= len(self._rotation):
+        """Advance the rotation; shuffle it at its end, so that alternating batch sizes favor no partition."""
+        self._chosen_index += 1
+        if self._chosen_index >= len(self._rotation):
             self._rng.shuffle(self._rotation)
-            self._cursor = 0
+            self._chosen_index = 0
 
     def advance_partition(self) -> None:
-        """Let the rotation choose another partition next, and not a turn of brokers; a chunk may keep its partition."""
+        """Let the rotation, not a turn of brokers, choose the next partition; a chunk may still keep its partition."""
         self._stays_until_ms = 0
         self._shares_backlog = True
 
     @property
     def has_parked(self) -> bool:
-        return bool(self.parked or self.parked_keyed)
+        return bool(self.parked_unkeyed or self.parked_keyed)
 
 
 class TopicRegistry:
@@ -252,14 +250,14 @@ class TopicRegistry:
         self.topic_ids: Mapping[bytes, bytes] = {}
         """Kafka's ids of the topics in the latest metadata, by name."""
         self.by_number: dict[int, Topic] = {}
-        """The topics by number; a topic is added when it is first needed."""
+        """By topic number; a topic is added when it is first needed."""
 
     def apply_config(self, config: Config) -> None:
-        """Store a reloaded config for topics that are created later; `RunRouter` applies it to the others."""
+        """Store a reloaded config for topics that are added later; `RunRouter` applies it to those in `by_number`."""
         self._config = config
 
     def leader_of(self, number: int, partition: int) -> int | None:
-        """Return the broker that leads a partition; None if no leader is known."""
+        """Return the id of the broker that leads a partition; None if no leader is known."""
         if self.view is None or not self._topic_table.has(number):
             return None
         view = self._get_or_create(number, self._topic_table.name_of(number)).view
@@ -273,7 +271,7 @@ class TopicRegistry:
         return name_of(self._slab, segment.chunk, segment.run, read_run(self._slab, segment.chunk, segment.run))
 
     def check_number(self, number: int) -> None:
-        """Raise SlabError for a number that the topic table never assigned; 0 is valid: a topic without a number."""
+        """Raise SlabError for a number that the topic table never assigned; 0 (a topic without a number) is valid."""
         if number and not (self._topic_table.has(number) or self._topic_table.was_freed(number)):
             raise SlabError(f"A run names topic number {number}, which the topic table never assigned.")
 
@@ -308,7 +306,7 @@ class TopicRegistry:
         return assigned
 
     def key_partitions_in_use(self, topic: Topic) -> list[int]:
-        """Return the partitions over which inputs spread the keys of a topic now, by the topic table."""
+        """Return the partitions over which inputs spread keys now: as many as the topic table has for the topic."""
         return topic.key_partitions[: self._topic_table.partition_count_of(topic.number)]
 
     def _get_or_create(self, number: int, name: bytes) -> Topic:
@@ -324,7 +322,7 @@ class TopicRegistry:
 
 
 def portions_of(segments: Iterable[Segment]) -> Iterator[list[Segment]]:
-    """Group segments, in order, into portions of at least `PORTION_BYTES`; the last portion may be smaller."""
+    """Group segments in order; each portion except the last has at least `PORTION_BYTES`."""
     portion: list[Segment] = []
     size = 0
     for segment in segments:

@@ -1,16 +1,17 @@
 """Topics that the metadata of the cluster does not show, and the messages that wait for them.  A topic is in a state:
 
     FETCHING   waits for metadata of a fetch that began after the topic's first message, because the topic may be new
-    TO_CREATE  (with automatic creation) waits until the router sends a request to create it
+    TO_CREATE  (only with automatic creation) waits until the router sends a request to create it
     CREATING   waits for a broker's answer to the creation request
     CREATED    waits for metadata with the topic; several fetches follow, because brokers learn of a topic one by one
 
-Brokers hide a topic that the daemon's Kafka user may not see; only a request by name shows that it is *forbidden*.  At
-most `MAX_FORBIDDEN` such topics stay FETCHING, and their messages wait for the permission.
+If the daemon's Kafka user may not see a topic, the topic is *forbidden*; only a request by name shows this.  At most
+`MAX_FORBIDDEN` topics are requested by name.  The forbidden topics among them stay FETCHING, and their messages wait
+until the user gets the permission.
 
 The router *refuses* a topic that stays unknown or cannot be created: for some seconds it discards the topic's messages
-without another request to a broker.  This bounds the memory that senders can fill with invented names: the router keeps
-a topic here only while the slab has messages of the topic, and remembers at most `MAX_REFUSED` refusals.
+without another request to a broker.  It remembers at most `MAX_REFUSED` refusals, which bounds the memory that senders
+can fill with invented names.
 """
 
 from __future__ import annotations
@@ -33,26 +34,26 @@ if TYPE_CHECKING:
 __all__ = ["UnknownTopics"]
 
 UNKNOWN_REFUSAL_MS: Final = 5_000
-"""The time for which the router discards messages of an unknown topic without another metadata request."""
+"""How long the router discards messages of an unknown topic without another metadata request."""
 START_GRACE_MS: Final = 2_000
-"""The time after the first metadata during which the router refuses no topic as unknown, because a broker that has just
-started may not know all topics; automatic creation needs no such time."""
+"""How long the router refuses no topic as unknown after the first metadata, because a broker that has just started may
+not know all topics.  Automatic creation ignores this time."""
 CREATION_REFUSAL_MS: Final = 30_000
-"""The time for which the router discards messages of a topic that could not be created."""
+"""How long the router discards messages of a topic that could not be created."""
 MAX_REFUSED: Final = 10_000
-"""The maximum number of refused topics to remember.  While it is reached, each message of another unknown topic causes
-a metadata request."""
+"""The maximum number of remembered refusals.  While there are so many, each message of another unknown topic causes a
+metadata request."""
 FORBIDDEN_RETRY_MS: Final = 5_000
 """The delay before the next metadata request for a forbidden topic."""
 MAX_FORBIDDEN: Final = 100
-"""The maximum number of topics to request by name.  A broker gives the same answer for hidden and for invented names,
-and senders may invent many."""
+"""The maximum number of topics to request by name.  A broker gives the same answer for a forbidden topic and for an
+invented name, and senders may invent many names."""
 MAX_CREATED_AT_ONCE: Final = 100
 """The maximum number of topics in a creation request."""
 CREATED_FETCH_DELAYS_MS: Final = (100, 400, 1_000, 3_000, 6_000, 12_000)
 """The delays between the metadata fetches that follow a topic creation."""
 MAX_CREATION_REQUESTS: Final = 10
-"""The maximum number of creation requests for a topic; a request may fail because another broker becomes controller."""
+"""The maximum number of creation requests for a topic; some may fail because another broker becomes the controller."""
 CREATION_RETRY_MS: Final = 1_000
 """The delay between two creation requests for a topic."""
 SUCCESS: Final = frozenset({0, 5, 36})
@@ -62,7 +63,7 @@ RETRIABLE: Final = frozenset({7, 8, 13, 41, 89})
 
 _VALID_NAME: Final = re.compile(rb"(?!\.{1,2}\Z)[a-zA-Z0-9._-]{1,249}\Z")
 _NOT_REFUSED: Final = (0, DiscardReason.BAD_TOPIC)
-"""A default for the refusal of a topic that is not refused: it ended at time 0, so its reason is never used."""
+"""The default for a topic without a refusal: a refusal that ended at time 0, so its reason is never used."""
 _DISCARD_COUNTERS: Final = {
     DiscardReason.BAD_TOPIC: Counter.DiscardBadTopicMsgOnRoute,
     DiscardReason.TOPIC_AUTOCREATE_FAIL: Counter.DiscardOnTopicAutocreateFail,
@@ -80,7 +81,7 @@ class UnknownTopicState(Enum):
 class _UnknownTopic:
     """An unknown topic and its messages.
 
-    To decide about the topic, the router needs metadata of a fetch that began at `fetch_after_ms` or later.
+    The router decides about the topic by metadata of a fetch that began at `fetch_after_ms` or later.
     """
 
     __slots__ = ("creation_request_count", "fetch_after_ms", "fetch_count", "segments", "state")
@@ -91,7 +92,7 @@ class _UnknownTopic:
         self.state = UnknownTopicState.FETCHING
         self.creation_request_count = 0
         self.fetch_count = 0
-        """The number of metadata fetches requested since the topic's creation."""
+        """How many fetches of `CREATED_FETCH_DELAYS_MS` were requested for the topic."""
 
 
 class UnknownTopics:
@@ -114,13 +115,13 @@ class UnknownTopics:
         self._autocreate = autocreate
         self._topics: dict[bytes, _UnknownTopic] = {}
         self._refused: dict[bytes, tuple[int, DiscardReason]] = {}
-        """The end of each refused topic's refusal, and the reason with which its messages are discarded until then."""
+        """By topic name: (end of the refusal, reason with which messages are discarded until then)."""
         self._trusted_from_ms: int | None = None
-        """The time from which metadata is trusted to show all topics: `START_GRACE_MS` after the first metadata
-        arrived; None before that."""
+        """The end of `START_GRACE_MS` after the first metadata; None before the first metadata.  Metadata of a fetch
+        that began later is trusted to show all topics."""
 
     def apply_config(self, *, autocreate: bool) -> None:
-        """Enable or disable topic creation; a change clears all refusals."""
+        """Enable or disable automatic creation; a change clears all refusals."""
         if autocreate != self._autocreate:
             self._autocreate = autocreate
             self._refused.clear()
@@ -142,7 +143,7 @@ class UnknownTopics:
 
     @property
     def names_to_request(self) -> list[bytes]:
-        """At most `MAX_FORBIDDEN` topics that a fetch requests by name, because brokers may hide them."""
+        """At most `MAX_FORBIDDEN` topics that a fetch requests by name, because they may be forbidden."""
         names = (name for name, topic in self._topics.items() if topic.state is UnknownTopicState.FETCHING)
         return list(islice((name for name in names if _VALID_NAME.match(name)), MAX_FORBIDDEN))
 
@@ -155,8 +156,8 @@ class UnknownTopics:
     ) -> list[Segment]:
         """Apply metadata of a fetch that began at `started_ms`; return the messages of topics that became known.
 
-        `ensure_numbered` gives a topic its number in the slab's topic table, and returns False if the topic stays
-        unknown.
+        `ensure_numbered` gives a topic its number in the slab's topic table; it returns False if the topic is unknown
+        or the table is full.
         """
         self._refused = {name: refusal for name, refusal in self._refused.items() if refusal[0] > now_ms}
         if self._trusted_from_ms is None:
@@ -175,9 +176,9 @@ class UnknownTopics:
         return known
 
     def _decide_state(self, name: bytes, topic: _UnknownTopic, started_ms: int, now_ms: int) -> None:
-        """Decide to fetch metadata again for a topic that metadata lacks, to create the topic, or to refuse it."""
+        """For a topic that metadata lacks, decide to fetch metadata again, to create the topic or to refuse it."""
         assert self._trusted_from_ms is not None
-        # Automatic creation needs no grace period: a broker that knows the topic answers TOPIC_ALREADY_EXISTS.
+        # Automatic creation needs no trusted metadata: a broker that knows the topic answers TOPIC_ALREADY_EXISTS.
         if not self._autocreate and started_ms < self._trusted_from_ms:
             self._fetch_schedule.request(self._trusted_from_ms)
         elif topic.fetch_after_ms > started_ms:
@@ -206,9 +207,9 @@ class UnknownTopics:
 
     @property
     def names_to_create(self) -> list[bytes]:
-        """Topics to create now, at most as many as the slab's topic table has room for."""
+        """Topics to create now; their number is limited by the room in the slab's topic table."""
         wanted = [name for name, topic in self._topics.items() if topic.state is UnknownTopicState.TO_CREATE]
-        if not wanted:  # avoids counting the free entries in each round of the router's loop
+        if not wanted:  # the usual case in each round of the router's loop: do not count the free entries
             return []
         return wanted[: min(MAX_CREATED_AT_ONCE, max(0, self._count_free_entries()))]
 
@@ -217,10 +218,10 @@ class UnknownTopics:
             self._topics[name].state = UnknownTopicState.CREATING
 
     def on_creation_answered(self, errors: Mapping[bytes, int], now_ms: int) -> None:
-        """Apply Kafka's error code for each topic.
+        """Apply Kafka's error code of each topic name.
 
-        A topic without a code or with a retriable one is FETCHING again: if metadata still lacks it, the router repeats
-        the creation request.
+        A topic without an error code or with a retriable one becomes FETCHING: if metadata still lacks the topic, the
+        router repeats the creation request.
         """
         creating = [(name, topic) for name, topic in self._topics.items() if topic.state is UnknownTopicState.CREATING]
         for name, topic in creating:
