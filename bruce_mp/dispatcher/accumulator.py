@@ -1,16 +1,16 @@
 """Accumulation in the dispatcher: records wait in a *pending batch* until it reaches a limit.
 
-The records of a complete pending batch become *ready*: the dispatcher appends them to the queue of their partition.  A
-pending batch decides only *when* its records become ready.  A record batch takes as many ready records of its partition
-as fit, so record batches grow while the responses of the broker are slow.
+The records of a complete pending batch become *ready*: the dispatcher appends them to the queue of their partition.
+Later, a record batch takes as many ready records of its partition as fit.  So record batches grow while the broker
+responds slowly.
 
 With per-topic batching, each topic has its own pending batch for messages with a partition key; the router accumulates
-the messages without one.  All topics with combined batching share one pending batch.  All other messages are ready at
+the messages without a key.  All topics with combined batching share one pending batch.  All other messages are ready at
 once.
 
-Inputs hand over their messages at common *ticks*, the multiples of the linger time, each input as one frame.  If the
-combined batch is due before the next tick, it is complete with the last frame of a tick (`_TickFrames`).  The
-dispatcher then sends it at once, so it wakes only once to process the last frame and to send the request.
+All inputs hand over messages at the same *ticks*, the multiples of the linger time; each input sends one frame.  If the
+combined batch is due before the next tick, it is complete after the last frame of a tick (`_TickFrames`).  So the
+dispatcher wakes only once to process the last frame and to send the request.
 
 State is stored by the index of a topic's entry in the slab's topic table.  The next topic that gets the entry replaces
 the state, which bounds memory while topics come and go.  A topic with accumulated records keeps its entry.
@@ -39,41 +39,40 @@ if TYPE_CHECKING:
 __all__ = ["Accumulator"]
 
 _COMBINED: Final = 0
-"""The key of the pending batch of all combined topics.  The key of another batch is the table index of its topic, which
-is at least 1."""
+"""The key in `Accumulator._batches` of the pending batch of all combined topics; no topic has this table index."""
 
 _COUNTERS: Final = {
     BatchingKind.COMBINED: (Counter.CombinedTopicsBatchAnyPartition, Counter.CombinedTopicsBatchPartitionKey),
     BatchingKind.PER_TOPIC: (None, Counter.PerTopicBatchPartitionKey),
     BatchingKind.NONE: (Counter.NoBatchAnyPartition, Counter.NoBatchPartitionKey),
 }
-"""The counters for records without and with a partition key; None if the router accumulates and counts the records."""
+"""(counter of records without a partition key, or None if the router counts these; counter of records with a key)."""
 
 
 class _TopicState(NamedTuple):
     number: int
     batch: PendingBatch | None
-    """None if the topic's records do not wait."""
+    """None if the topic's records are ready at once."""
     counts: list[int]
-    """The counts of records without and with a partition key, which all topics with the same batching kind share."""
+    """The list in `Accumulator._counts` for the topic's batching kind."""
 
 
 class _TickFrames:
     """Counts the frames that add to the combined batch between two ticks: one frame of each input with messages.
 
-    The number of frames between the previous two ticks is the number expected now.  An additional frame arrives after
-    the batch was sent, so its records form another batch; after the next tick, one frame more is expected.
+    As many frames are expected as came between the previous two ticks.  A frame more than expected arrives after the
+    batch was sent, so its records form another batch.
     """
 
     def __init__(self, linger: int) -> None:
-        self._linger_ms = max(1, linger)
-        """The time between two ticks."""
+        self._tick_interval_ms = max(1, linger)
         self._tick = self._seen_count = self._expected_count = 0
 
     def count_frame(self, due_ms: int, now_ms: int) -> bool:
         """Count a frame; return True if no other frame is expected before `due_ms`."""
-        next_tick_ms = tick_after(now_ms + LEEWAY_MS, self._linger_ms)  # inputs hand over `LEEWAY_MS` before a tick
-        tick = next_tick_ms // self._linger_ms
+        # Inputs hand over messages `LEEWAY_MS` before a tick.
+        next_tick_ms = tick_after(now_ms + LEEWAY_MS, self._tick_interval_ms)
+        tick = next_tick_ms // self._tick_interval_ms
         if tick != self._tick:
             self._tick, self._expected_count, self._seen_count = tick, self._seen_count, 0
         self._seen_count += 1
@@ -83,7 +82,7 @@ class _TickFrames:
 class Accumulator:
     """The batches that one dispatcher accumulates.  Times are in ms on a steady clock.
 
-    `rule_of` returns the batching rule of a topic by its number, and raises KeyError for a removed topic.
+    `rule_of` returns the batching rule of a topic number; it raises KeyError for a removed topic.
     """
 
     def __init__(self, slab: Slab, row: ProcessRow, rule_of: Callable[[int], TopicBatching]) -> None:
@@ -92,13 +91,13 @@ class Accumulator:
         self._table_size = slab.geometry.topics
         self._rule_of = rule_of
         self._counts = {kind: [0, 0] for kind in BatchingKind}
-        """The numbers of records without and with a partition key since the last update of the counters."""
-        self._unbatched = _TopicState(0, None, self._counts[BatchingKind.NONE])
+        """By batching kind: [records without a partition key, records with a key] since the counters were updated."""
+        self._unbatched_state = _TopicState(0, None, self._counts[BatchingKind.NONE])
         self._topics: dict[int, _TopicState] = {}
         """By the index of the topic's entry in the topic table."""
         self._batches: dict[int, PendingBatch] = {}
         """The pending batches, by the same index or `_COMBINED`."""
-        self._frames = _TickFrames(0)
+        self._tick_frames = _TickFrames(0)
         self._due_ms: int | None = None
         self._is_due_known = True
         """False if `_due_ms` must be computed again, because batches have changed."""
@@ -106,7 +105,7 @@ class Accumulator:
         """True if batching is disabled, because the daemon is about to stop."""
 
     def apply_config(self, rule_of: Callable[[int], TopicBatching]) -> list[Segment]:
-        """Replace the rules; empty all batches and return their records."""
+        """Replace the batching rules; empty all pending batches and return their records."""
         accumulated = self.flush_all()
         self._rule_of = rule_of
         self._topics.clear()
@@ -116,7 +115,7 @@ class Accumulator:
     def add(self, segments: Iterable[Segment], headers: Iterable[RunHeader | None], now_ms: int) -> list[Segment]:
         """Add segments with their headers, and return the segments that become ready, in order.
 
-        A segment with a damaged header (None) is not counted and does not wait.
+        A segment with a damaged header (None) becomes ready at once and is not counted.
         """
         ready: list[Segment] = []
         topics, table_size = self._topics, self._table_size
@@ -132,21 +131,21 @@ class Accumulator:
                 ready.append(segment)
             else:
                 ready += topic.batch.add_whole(segment, header.arrived_ms, now_ms)
-        if any(self._counts[BatchingKind.COMBINED]):  # some of the segments, all from one frame, are of combined topics
+        if any(self._counts[BatchingKind.COMBINED]):  # the frame with the segments has some of combined topics
             ready += self._flush_after_last_frame(now_ms)
         self._add_to_counters()
         self._is_due_known = False
         return ready
 
     def _flush_after_last_frame(self, now_ms: int) -> list[Segment]:
-        """Empty the combined batch if the frame that has just added to it is the last before the batch is due."""
+        """Empty the combined batch and return its records if no further frame is expected before the batch is due."""
         batch = self._batches.get(_COMBINED)
-        if batch is None or batch.due_ms is None or not self._frames.count_frame(batch.due_ms, now_ms):
+        if batch is None or batch.due_ms is None or not self._tick_frames.count_frame(batch.due_ms, now_ms):
             return []
         return batch.flush()
 
     def _add_to_counters(self) -> None:
-        """Add the counts of records to the counters, and reset the counts."""
+        """Add `_counts` to the process row's counters, and reset `_counts`."""
         for kind, counts in self._counts.items():
             for has_key, counter in enumerate(_COUNTERS[kind]):
                 if counts[has_key] and counter is not None:
@@ -156,8 +155,8 @@ class Accumulator:
     def _create_state(self, number: int) -> _TopicState:
         try:
             rule = self._rule_of(number)
-        except KeyError:  # the router has removed the topic, because its records are settled: they need no batch
-            return self._unbatched
+        except KeyError:  # the router removes a topic only after its records are settled, so they need no batch
+            return self._unbatched_state
         index = number % self._table_size
         self._batches.pop(index, None)
         topic = self._topics[index] = _TopicState(number, self._batch_for(index, rule), self._counts[rule.kind])
@@ -170,11 +169,11 @@ class Accumulator:
             return self._batches.setdefault(index, PendingBatch(self._slab, rule.limits))
         if _COMBINED not in self._batches:
             self._batches[_COMBINED] = PendingBatch(self._slab, rule.limits)
-            self._frames = _TickFrames(linger_ms(rule))
+            self._tick_frames = _TickFrames(linger_ms(rule))
         return self._batches[_COMBINED]
 
     def flush_topic(self, number: int) -> list[Segment]:
-        """Empty a topic's batch and return the records; the batch of a combined topic has all combined topics."""
+        """Empty the topic's pending batch, which may be the combined batch, and return all its records."""
         topic = self._topics.get(number % self._table_size)
         if topic is None or topic.number != number or topic.batch is None:
             return []
@@ -191,7 +190,6 @@ class Accumulator:
         return self._due_ms
 
     def flush_due(self, now_ms: int) -> list[Segment]:
-        """Empty the batches that are due, and return their records."""
         if self.due_ms is None or self.due_ms > now_ms:
             return []
         self._is_due_known = False

@@ -1,14 +1,14 @@
-"""Compression of record batches with the topic's configured codec, if the broker accepts it and the size shrinks.
+"""Compression of record batches with the topic's configured codec.
 
-A broker that is too old for the codec gets batches in `api_versions.FALLBACK_CODEC`, which all brokers accept.  If
-compression fails with an error, the dispatcher sends the batch uncompressed.
+If a broker is too old for the codec, the dispatcher uses `api_versions.FALLBACK_CODEC`, which all brokers accept.  It
+sends a batch uncompressed if compression fails with an error, or if the compressed size is more than the percentage of
+the setting `size_threshold_percent`.
 
 Compressed, encrypted or random data does not shrink, and each attempt to compress it costs time.  So the compression of
-a batch is also a *trial*, which fails if the batch does not shrink to `WORTHWHILE_PERCENT` of its size.  (Another
-threshold, the setting `size_threshold_percent`, decides if the compressed batch is sent.)  After several failed trials
-the dispatcher suspends the compression of the topic: it *skips* several batches, which it sends uncompressed, then
-tries one.  Each further failed trial doubles the number of skipped batches.  After a time limit the dispatcher tries
-again even if it has skipped fewer batches, for topics with few batches.
+each batch is also a *trial*, which fails if the batch does not shrink to `WORTHWHILE_PERCENT` of its size.  After
+`MAX_FAILED_TRIALS` successive failures the dispatcher suspends the compression of the topic: it *skips* several batches
+(sends them uncompressed), then tries one batch.  Each further failed trial doubles the number of skipped batches.  For
+topics with few batches, a time limit (`MAX_SKIP_S`) also ends the skipping.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ MIN_SKIPPED_BATCHES: Final = 16
 MAX_SKIPPED_BATCHES: Final = 1024
 """The number of batches that are skipped between two trials doubles from the minimum to the maximum."""
 MAX_SKIP_S: Final = 60.0
-"""The time after which the next batch is a trial, regardless of the number of skipped batches."""
+"""The time after a failed trial from which the next batch is a trial, even if fewer batches were skipped."""
 
 
 class CompressionTrials:
@@ -56,14 +56,14 @@ class CompressionTrials:
         self._skips_left = 0
         """The number of batches that are still to be skipped before the next trial."""
         self._skip_end = 0.0
-        """The time at which the skipping ends in any case."""
+        """The time at which the skipping ends even if `_skips_left` is not 0."""
 
     @property
     def is_suspended(self) -> bool:
         return self._failure_count >= MAX_FAILED_TRIALS
 
     def count_batch(self, now: float) -> bool:
-        """Count the next batch; return True if the batch is to be compressed, False if it is to be skipped."""
+        """Count the next batch; return True if it is a trial, False if it is skipped."""
         if self._skips_left and now < self._skip_end:
             self._skips_left -= 1
             return False
@@ -71,7 +71,7 @@ class CompressionTrials:
         return True
 
     def record(self, uncompressed_bytes: int, compressed_bytes: int, now: float) -> None:
-        """Record the size of a batch before and after its compression."""
+        """Record a trial by the size of a batch before and after its compression."""
         if compressed_bytes * 100 <= uncompressed_bytes * WORTHWHILE_PERCENT:
             self._failure_count, self._next_skip_count = 0, MIN_SKIPPED_BATCHES
             return
@@ -95,16 +95,16 @@ class _TopicCodec:
         self.rule = rule
         self.configured_codec = Codec[rule.type.upper()]
         self.trials = CompressionTrials() if rule.adaptive else None
-        """None if compression is never suspended."""
+        """None if the topic's compression is never suspended."""
         self.is_fallback_logged = False
-        """True once the log says that the topic's batches are compressed with the fallback codec."""
+        """True once the use of the fallback codec was logged."""
 
 
 class Compressor:
-    """Compresses batches and counts the results in the process row and, by topic, in `sums`.
+    """Compresses batches; counts the results in the process row and, by topic, in `sums`.
 
-    `uncompressed_partitions` has the (topic, partition) pairs for which the leader refuses compressed batches; `clock`
-    returns seconds of a monotonic clock.
+    `uncompressed_partitions` has the (topic, partition) pairs for which the leader refuses compressed batches; the
+    caller updates it.  `clock` returns seconds of a monotonic clock.
     """
 
     def __init__(
@@ -124,7 +124,7 @@ class Compressor:
         self.sums = CompressionSums()
 
     def apply_config(self, rule_of: Callable[[bytes], CompressionConfig], compression: Compression) -> None:
-        """Replace the rules; a topic with an unchanged rule keeps the results of its trials."""
+        """Replace the compression rules; a topic with an unchanged rule keeps the results of its trials."""
         self._rule_of = rule_of
         self._size_threshold_percent = compression.size_threshold_percent
         self.is_off = all(config.type == "none" for config in used_compressions(compression))
@@ -138,7 +138,7 @@ class Compressor:
     def compress(
         self, topic: bytes, partition: int, data: bytes, capabilities: BrokerCapabilities
     ) -> tuple[Codec, bytes]:
-        """Return the codec and the bytes to send for the encoded records of a batch."""
+        """Compress `data`, the encoded records of a batch; return the codec and the bytes to send."""
         state = self._topic(topic)
         if self.sends_uncompressed(topic, partition) or len(data) < state.rule.min_size:
             self._row.add(Counter.MsgSetCompressionNo)

@@ -32,9 +32,10 @@ log = logging.getLogger(__name__)
 
 
 class ConnectionStatus:
-    """The state of the broker connection of the dispatcher in `slot`; `now_ms` is the steady clock.
+    """The state of a dispatcher's connection to its broker; `now_ms` is the steady clock.
 
-    `delivered` is the number of messages that this process and earlier dispatchers in the slot have delivered.
+    `slot` is the dispatcher slot.  `delivered` is the number of messages that all dispatchers in the slot have
+    delivered until now, and `output` has other sums that are sent together with each report.
     """
 
     def __init__(
@@ -43,6 +44,7 @@ class ConnectionStatus:
         self._output = output
         self._now_ms = now_ms
         self._failing_since_ms = 0
+        """The time of the first failure since the last ready connection; 0 if there was no failure."""
         self._delivered = delivered
         self._stalls = StallSampler()
         self._report = BrokerStatus(
@@ -50,8 +52,8 @@ class ConnectionStatus:
             requests_in_flight=0, last_error="", last_error_ms=0, exactly_once=None,
         )  # fmt: skip
 
-    def _set_state(self, connection: str, **others: Any) -> None:
-        self._report = replace(self._report, connection=connection, since_ms=self._now_ms(), **others)
+    def _set_state(self, connection: str, **fields: Any) -> None:
+        self._report = replace(self._report, connection=connection, since_ms=self._now_ms(), **fields)
 
     def on_connecting(self) -> None:
         self._set_state(CONNECTING)
@@ -59,7 +61,8 @@ class ConnectionStatus:
     def on_connected(self, *, exactly_once: bool, certificate_ends_s: float | None = None) -> None:
         """Record a ready connection; `exactly_once` is True if the broker detects repeated batches.
 
-        `certificate_ends_s` is the time at which the broker's certificate expires, in seconds since the epoch.
+        `certificate_ends_s` is the time at which the broker's certificate expires, in seconds since the epoch; None
+        without TLS.
         """
         self._set_state(
             CONNECTED, exactly_once=exactly_once, needs_operator=False, certificate_ends_s=certificate_ends_s
@@ -75,12 +78,12 @@ class ConnectionStatus:
         self._set_state(IDLE)
 
     def on_failed(self, error: str, *, needs_operator: bool = False) -> None:
-        """Record a failure; `needs_operator` is True if it lasts until an operator changes the configuration."""
+        """Record a failure; `needs_operator` is True if only a change of the configuration can end the failure."""
         self._set_state(FAILED, needs_operator=needs_operator, last_error=error, last_error_ms=self._now_ms())
         self._failing_since_ms = self._failing_since_ms or self._report.since_ms
 
     def on_new_settings(self) -> None:
-        """Remove a failure from the report, because the next connection uses other settings."""
+        """Remove a failure from the report: the next connection has other settings."""
         if self._report.connection == FAILED:
             self._set_state(IDLE, needs_operator=False, last_error="", last_error_ms=0)
 
@@ -91,10 +94,10 @@ class ConnectionStatus:
         delivered: int,
         waiting: Iterable[tuple[bytes, int, WaitingMessages]],
     ) -> None:
-        """Send a report and the sums of `output` to the status process.
+        """Send a report and the sums of the constructor's `output` to the status process.
 
-        A lost report does no harm, because each report has the whole state.  `delivered` is the present value of the
-        constructor's parameter; `waiting` has topic, partition and messages of each queue.
+        A lost report does no harm, because each report has the whole state.  `delivered` is the number of messages that
+        all dispatchers in the slot have delivered until now.  `waiting` has (topic, partition, messages) of each queue.
         """
         now_ms, node = self._now_ms(), self._report.node
         self._report = replace(
@@ -111,19 +114,22 @@ class ConnectionStatus:
 
 
 class PartitionErrors:
-    """The partitions with an error as the last response, at most `MAX_LISTED_SCOPES`; `now_ms` is a steady clock."""
+    """The error of each partition for which the last response was an error; `now_ms` is a steady clock.
+
+    Further partitions are left out if there are `MAX_LISTED_SCOPES` (a partition is a scope).
+    """
 
     def __init__(self, now_ms: Callable[[], int]) -> None:
         self._now_ms = now_ms
         self._errors: dict[tuple[bytes, int], PartitionError] = {}
         self._released: set[tuple[bytes, int]] = set()
-        """Partitions to remove after the next report."""
+        """Partitions that `drop_released` removes."""
 
     def __bool__(self) -> bool:
         return bool(self._errors)
 
     def record(self, topic: bytes, partition: int, error: str) -> None:
-        """Record a partition's error; a repeated error keeps the time of its first occurrence."""
+        """Record a partition's error; if it equals the previous error, keep the time of the previous error."""
         self._released.discard((topic, partition))
         known = self._errors.get((topic, partition))
         if known is not None and known.error == error:
@@ -133,16 +139,15 @@ class PartitionErrors:
         self._errors[topic, partition] = PartitionError(topic, partition, error, self._now_ms())
 
     def clear(self, topic: bytes, partition: int) -> None:
-        """Remove a partition after a response without an error."""
         self._errors.pop((topic, partition), None)
 
     def release(self, topic: bytes, partition: int) -> None:
-        """Remove a partition, which goes back to the router, once the next report has its error (`drop_released`)."""
+        """Mark a partition that goes back to the router; it stays until `drop_released`, for one more report."""
         if (topic, partition) in self._errors:
             self._released.add((topic, partition))
 
     def drop_released(self) -> None:
-        """Remove the released partitions, because a report with their errors has been sent."""
+        """Remove the released partitions; call this after a report with their errors was sent."""
         for key in self._released:
             self._errors.pop(key, None)
         self._released.clear()

@@ -1,16 +1,14 @@
 """The dispatcher's core, which does no I/O: it gets the router's parcels and a broker's responses, and returns batches.
 
-A *parcel* is one entry of a frame between router and dispatcher.  The core has a queue for each partition (`queues`),
-accumulates records (`accumulator`), builds batches (`record_batches`), and applies the error table
-(`protocol.kafka.error_actions`) to responses.  In the slab, the state words of its records name the dispatcher by its
-*slot*, so the next dispatcher in the slot finds them by a sweep (a walk through the state words).
+The core accumulates records (`accumulator`), has a queue for each partition (`queues`), builds batches
+(`record_batches`), and applies the error table (`protocol.kafka.error_actions`) to responses.
 
-A new dispatcher sends HELLO and waits for the router's RESYNC.  The frame of RESYNC also has the records that the
-router has assigned to the slot and no dispatcher has claimed.  Then the dispatcher completes the work of its
-predecessor: it claims the rest of each batch that the predecessor claimed in part, and repeats RETURNED for records
-that the router has not claimed.  It answers SYNCED at the end; until then the router ignores other frames, which may be
-the predecessor's.  A new router also sends RESYNC to all dispatchers.  A dispatcher ignores late frames of a dead
-router.
+A new dispatcher sends HELLO and waits for the router's RESYNC.  The frame with RESYNC also has the records that the
+router has assigned to the slot, but no dispatcher has claimed.  The new dispatcher then completes the work of its
+predecessor, the dead dispatcher in the same slot.  It finds the predecessor's records by a sweep, claims the rest of
+each batch that the predecessor claimed in part, and repeats RETURNED for records that the router has not claimed.  At
+the end the new dispatcher sends SYNCED.  Until then the router ignores all other frames, because they may be the
+predecessor's.  A new router sends RESYNC to all dispatchers.  A dispatcher ignores late frames of a dead router.
 """
 
 from __future__ import annotations
@@ -50,7 +48,7 @@ if TYPE_CHECKING:
 __all__ = ["Dispatcher"]
 
 PAUSE_REPEAT_S: Final = 1.0
-"""The interval at which PAUSED is repeated, because the router that received the first one may have died."""
+"""The interval at which PAUSED is repeated, because the router that received PAUSED may have died."""
 
 _TopicPartition = tuple[int, int]  # topic number, partition
 
@@ -70,7 +68,8 @@ class Dispatcher:
         self._topics = TopicTable(slab)
         self.topic_name = self._topics.name_of
         self._send_queue = SendQueue()
-        queue_limit = 2 * slab.geometry.partitions  # at this number, at least half of the queues are of deleted topics
+        # At this number, at least half of the queues belong to deleted topics.
+        queue_limit = 2 * slab.geometry.partitions
         self._queues = Queues(queue_limit, self._topics.has, self._send_queue)
         self._accumulator = Accumulator(slab, row, self._batching_lookup(config))
         max_bytes, idempotent = config.batching.message_max_bytes, is_idempotent(slab)
@@ -78,21 +77,21 @@ class Dispatcher:
         self._responses = ResponseHandler(
             slab, row, reporter, self._builder, topics=self._topics, retry_limit=config.delivery.retry_limit
         )
-        # Parts of `ResponseHandler` that the process reads.
+        # Attributes of `ResponseHandler` that the process reads.
         self.partition_errors, self.traffic = self._responses.partition_errors, self._responses.traffic
         self.uncompressed_partitions = self._responses.uncompressed_partitions
         self._outbox: list[Parcel] = []
         self._throttled_until = 0.0
         self._is_paused = False
         self._hands_back_all = False
-        """True from the router's HAND_BACK of all partitions to the dispatcher's answer HANDED_BACK."""
-        self._hand_back_since_ms: int | None = None
-        """The time at which the router requested the hand-back that waits for responses; None if none waits."""
+        """True from the router's HAND_BACK of EVERYTHING to the dispatcher's answer HANDED_BACK."""
+        self._hand_back_start_ms: int | None = None
+        """The time of the router's first HAND_BACK that still waits for responses; None if none waits."""
         self._is_synced = False
         """True once the dispatcher has processed its first RESYNC."""
 
     def apply_config(self, config: Config) -> None:
-        """Apply a reloaded config; all accumulated records become ready."""
+        """Apply a reloaded config; all accumulated records become ready (see `accumulator`)."""
         self._config = config
         self._add_to_queues(self._accumulator.apply_config(self._batching_lookup(config)))
         self._builder.max_bytes = config.batching.message_max_bytes
@@ -110,8 +109,8 @@ class Dispatcher:
         """
         if not self._outbox:
             return []
-        outbox, self._outbox = [Parcel(ParcelKind.SENDER, self._slot, self._incarnation), *self._outbox], []
-        return outbox
+        frame, self._outbox = [Parcel(ParcelKind.SENDER, self._slot, self._incarnation), *self._outbox], []
+        return frame
 
     def topic_names(self, batches: Iterable[SentBatch]) -> list[bytes]:
         return self._topics.names_of([batch.topic for batch in batches])
@@ -127,11 +126,11 @@ class Dispatcher:
 
     @property
     def waiting(self) -> Iterable[tuple[bytes, int, PartitionQueue]]:
-        """Topic, partition and queue of each partition with messages that are unsent or await a response."""
+        """(topic name, partition, queue) of each partition with messages that are unsent or await a response."""
         queues = [
             queue
             for queue in self._queues.values()
-            # These attributes are tested without a call, because reports ask thousands of queues each second.
+            # No method is called for this test, because reports ask thousands of queues each second.
             if queue.ready or queue.in_flight or queue.resend or queue.failed
         ]
         return ((self.topic_name(queue.topic), queue.partition, queue) for queue in queues)
@@ -143,20 +142,17 @@ class Dispatcher:
 
     @property
     def retry_at(self) -> float | None:
-        """The time, in seconds, at which the next back-off of a queue ends, but at least the end of throttling.
-
-        None if no queue has records to send.
-        """
+        """The result of `SendQueue.next_send_at` for the end of the broker's throttling."""
         return self._send_queue.next_send_at(self._throttled_until)
 
     def throttle_until(self, moment: float) -> None:
-        """Send nothing before `moment`, because the broker throttles the dispatcher."""
+        """Send nothing before the time `moment`, because the broker throttles the dispatcher."""
         self._throttled_until = max(self._throttled_until, moment)
 
     # --- from the router ---------------------------------------------------------------------------------------------
 
     def on_parcels(self, parcels: Sequence[Parcel], now_ms: int) -> None:
-        """Process one frame of the router; the first parcel holds the router's incarnation."""
+        """Process one frame of the router; its first parcel, SENDER, has the router's incarnation."""
         router_incarnation, rest = parcels[0].partition, parcels[1:]
         if rest[0].kind is ParcelKind.RESYNC and router_incarnation >= self._router_incarnation:
             self._router_incarnation = router_incarnation
@@ -169,7 +165,7 @@ class Dispatcher:
             if kind is ParcelKind.HAND_BACK:
                 self._hand_back(topic, partition, now_ms)
             elif kind is ParcelKind.FLUSH:
-                if self._topics.has(topic):  # the router may have removed the topic after its messages were settled
+                if self._topics.has(topic):  # the router may have removed a topic without held messages
                     self._flush_topic(topic)
             elif kind is ParcelKind.SENT:
                 claimed = [inspect_segment(self._slab, segment) for segment in self._claim_built(segments)]
@@ -180,7 +176,10 @@ class Dispatcher:
     def _claim_unbuilt(
         self, kind: ParcelKind, topic: int, partition: int, segments: Iterable[Segment], now_ms: int
     ) -> None:
-        """Claim records that no dispatcher has built into a batch; `kind` decides if they are accumulated or ready."""
+        """Claim records that no dispatcher has built into a batch.
+
+        Records of kind QUEUE are accumulated; other records become ready at once.
+        """
         assigned, queued = state_word(RunState.ASSIGNED, self._slot), state_word(RunState.QUEUED, self._slot)
         claimed = kernels.claim(self._slab, segments, assigned, queued)
         if kind is ParcelKind.QUEUE:
@@ -223,21 +222,19 @@ class Dispatcher:
         self._send_queue.schedule(queue)
 
     def _claim_built(self, segments: Iterable[Segment]) -> list[Segment]:
-        """Claim segments of batches that another dispatcher built, and count them as sent."""
+        """Claim segments of batches that another dispatcher built, and count their records as sent."""
         assigned, in_flight = state_word(RunState.ASSIGNED_SENT, self._slot), state_word(RunState.IN_FLIGHT, self._slot)
         return self._row.move(segments, Move(assigned, in_flight, lay.FLOW_SENT))
 
     def _adopt_assigned(self, batches: list[SentBatch]) -> None:
-        """Queue batches that another dispatcher built, for resending.
-
-        The other dispatcher has recorded the unnumbered batches among them that may become duplicates.
-        """
-        if not self._builder.broker_deduplicates:  # this broker may also write numbered batches twice
+        """Queue batches that another dispatcher built and the router has assigned to this slot, for resending."""
+        # This broker may write numbered batches twice; the other dispatcher has recorded only the unnumbered batches.
+        if not self._builder.broker_deduplicates:
             self._mark_in_doubt([batch for batch in batches if batch.base_sequence >= 0])
         self._adopt(batches)
 
     def _adopt(self, batches: list[SentBatch]) -> None:
-        """Queue batches for resending; batches of another producer epoch get new numbers and come last."""
+        """Queue batches for resending; those of another producer epoch come last and get new sequence numbers."""
         current = [batch for batch in batches if not self._builder.is_outdated(batch)]
         outdated = [batch for batch in batches if self._builder.is_outdated(batch)]
         for batch in current:
@@ -248,19 +245,19 @@ class Dispatcher:
             queue.in_doubt = True  # requests of the earlier dispatcher may still arrive at the broker
             self._send_queue.schedule(queue)
 
-    # --- start -------------------------------------------------------------------------------------------------------
+    # --- RESYNC ------------------------------------------------------------------------------------------------------
 
     def send_hello(self) -> None:
         self._outbox.append(Parcel(ParcelKind.HELLO))
 
     def _resync(self, parcels: Sequence[Parcel], now_ms: int) -> None:
-        """Process RESYNC, which the router sends if it or the dispatcher is new, and answer with SYNCED."""
+        """Process a frame with RESYNC, and answer SYNCED."""
         resync, *rest = parcels
         resync_number = resync.topic
         if not self._is_synced:
             self._recover([segment for parcel in rest if parcel.kind is ParcelKind.SENT for segment in parcel.segments])
             self._is_synced = True
-        # A new router may have other batching rules, and its records must not overtake the accumulated ones.
+        # A new router may have other batching rules, and the records that it sends must not overtake accumulated ones.
         self._flush_all()
         for queue in self._queues.values():
             queue.hands_back = False  # the router repeats HAND_BACK after SYNCED
@@ -270,23 +267,23 @@ class Dispatcher:
         self._outbox.append(Parcel(ParcelKind.SYNCED, resync_number, self._router_incarnation))
         self.repeat_pauses()
 
-    def _recover(self, sent: Iterable[Segment]) -> None:
-        """Queue the records that the predecessor had claimed, and claim and queue the segments `sent`.
+    def _recover(self, built_segments: Iterable[Segment]) -> None:
+        """Queue the records that the predecessor had claimed; claim and queue the `built_segments`.
 
-        The segments `sent` are of built batches that are assigned to this slot.  The predecessor may have claimed other
-        segments of the same batches, so the batches are rebuilt from both.
+        The `built_segments` belong to built batches that are assigned to this slot.  The predecessor may have claimed
+        other segments of these batches, so each batch is rebuilt from both.
         """
         found = sweep(self._slab, {RunState.IN_FLIGHT, RunState.QUEUED}, self._slot)
         in_flight = [part for part in found if part.state is RunState.IN_FLIGHT]
         self._mark_in_doubt(rebuild_batches(in_flight))
-        claimed_now = [inspect_segment(self._slab, segment) for segment in self._claim_built(sent)]
+        claimed_now = [inspect_segment(self._slab, segment) for segment in self._claim_built(built_segments)]
         self._adopt(rebuild_batches([*in_flight, *claimed_now]))
         for part in found:
             if part.state is RunState.QUEUED:
                 self._make_ready(part.topic, part.partition, [part.segment])
 
     def _repeat_returned(self) -> None:
-        """Repeat RETURNED for all records that the router has not claimed, because the earlier frames may be lost."""
+        """Repeat RETURNED for all records that the router has not claimed: the earlier frames may be lost."""
         kinds = {RunState.RETURNED: ParcelKind.RETURNED, RunState.RETURNED_SENT: ParcelKind.RETURNED_SENT}
         found = sweep(self._slab, kinds, self._slot)
         self._outbox += [Parcel(kinds[part.state], part.topic, part.partition, [part.segment]) for part in found]
@@ -298,11 +295,11 @@ class Dispatcher:
     # --- to the broker -----------------------------------------------------------------------------------------------
 
     def on_connected(self, *, broker_deduplicates: bool) -> None:
-        """Use a ready connection; `broker_deduplicates` is True if the broker detects repeated batches."""
+        """Begin to use a connection; `broker_deduplicates` is True if the broker detects repeated batches."""
         self._builder.idempotent = is_idempotent(self._slab)
         self._builder.broker_deduplicates = self._builder.idempotent and broker_deduplicates
         if self._builder.idempotent and not broker_deduplicates:
-            # This broker ignores sequence numbers, and it may have these batches from a predecessor or another leader.
+            # This broker cannot recognize batches that it got before, from a predecessor or from another leader.
             self._mark_in_doubt([batch for queue in self._queues.values() for batch in queue.resend])
 
     def _mark_in_doubt(self, batches: list[SentBatch]) -> None:
@@ -319,17 +316,17 @@ class Dispatcher:
         self._flush_all()
 
     def next_request(self, requests_in_flight: int, now: float) -> list[SentBatch]:
-        """Return the batches of the next request, at most one for each partition; [] if none may be sent now."""
+        """Return the batches of the next request, at most one for each partition; [] if nothing may be sent now."""
         is_limited = now < self._throttled_until or requests_in_flight >= self._config.delivery.max_in_flight
         if not self._send_queue or self._is_paused or is_limited:
             return []
         request_bytes = self._config.batching.produce_request_data_limit  # 0: each request has one message
         content = self._send_queue.choose(self._builder, request_bytes, now)
-        for error in content.damage:
+        for error in content.errors:
             quarantine(self._row, error)
         built = content.built
         for (queue, segments), batch in zip(content.plans, self._builder.build(content.plans), strict=True):
-            if batch is None:  # a segment is damaged: put the undamaged ones back
+            if batch is None:  # a segment is damaged: put the undamaged segments back
                 queue.ready.extendleft(reversed(without_damaged(self._slab, self._row, segments)))
                 self._send_queue.schedule(queue)
             else:
@@ -340,7 +337,7 @@ class Dispatcher:
     # --- responses ---------------------------------------------------------------------------------------------------
 
     def on_written(self, batches: Sequence[SentBatch], now: float) -> None:
-        """Settle batches as delivered, because the socket has accepted all bytes of their request with acks = 0."""
+        """Settle the batches of a request with acks = 0, because the socket has accepted all bytes of the request."""
         self._responses.settle(batches)
         for batch in batches:
             queue = self._queues[batch.topic, batch.partition]
@@ -349,10 +346,7 @@ class Dispatcher:
             self._continue_queue(queue, now)
 
     def on_acks(self, batches: Sequence[SentBatch], acks: Sequence[PartitionAck], now: float) -> bool:
-        """Apply a response, which has one ack for each batch of its request, in order.
-
-        One transaction settles several batches without an error.  Return True if an ack has an error.
-        """
+        """Apply a response, which has one ack for each batch, in order; return True if an ack has an error."""
         failed = [(batch, ack) for batch, ack in zip(batches, acks, strict=True) if ack.error]
         good = [batch for batch, ack in zip(batches, acks, strict=True) if not ack.error] if failed else batches
         self._responses.on_accepted(good)
@@ -366,11 +360,11 @@ class Dispatcher:
             queue = queues[batch.topic, batch.partition]
             self._responses.apply_error(queue, batch, ack, self.topic_name(batch.topic))
             self._continue_queue(queue, now)
-        self._finish_hand_back()  # `_continue_queue` also does this, but flowing queues have skipped it
+        self._finish_hand_back()  # `_continue_queue` also calls this, but was not called for FLOWING queues
         return bool(failed)
 
     def on_unreadable(self, batch: SentBatch, error: SlabError, now: float) -> None:
-        """Quarantine the damaged records of a batch of `next_request` that was not sent, and requeue the others."""
+        """Requeue a batch of `next_request` that could not be encoded, and quarantine its damaged records."""
         quarantine(self._row, error)
         queue = self._queues.get_or_create(batch.topic, batch.partition)
         queue.in_flight.remove(batch)
@@ -378,14 +372,14 @@ class Dispatcher:
         self._continue_queue(queue, now)
 
     def _continue_queue(self, queue: PartitionQueue, now: float) -> None:
-        """Schedule a queue after a response; end the draining of the queue after its last outstanding response."""
+        """Schedule a queue after a response; end its draining if no response is outstanding."""
         if queue.state is QueueState.DRAINING and not queue.in_flight:
             self._end_draining(queue, now)
         self._send_queue.schedule(queue)
         self._finish_hand_back()
 
     def _end_draining(self, queue: PartitionQueue, now: float) -> None:
-        """Leave DRAINING: renumber if needed, then send again, hand back or pause."""
+        """Leave DRAINING: renumber batches if needed, then hand back, pause, or send again."""
         queue.requeue_failed()
         self._responses.renumber(queue, self.topic_name(queue.topic))
         queue.state = QueueState.FLOWING
@@ -401,7 +395,7 @@ class Dispatcher:
     # --- pauses ------------------------------------------------------------------------------------------------------
 
     def on_connection_lost(self) -> None:
-        """Requeue the in-flight batches of a lost connection, and report PAUSED: then the router reroutes all records.
+        """Requeue the batches in flight, and report PAUSED, so that the router reroutes all records.
 
         A dispatcher without records does not pause: the next message opens another connection.
         """
@@ -413,7 +407,7 @@ class Dispatcher:
                 self._responses.renumber(queue, self.topic_name(queue.topic))
                 queue.state = QueueState.FLOWING
             self._send_queue.schedule(queue)
-        self._hand_back_since_ms = None  # no response is outstanding any longer
+        self._hand_back_start_ms = None  # no response is outstanding any longer
         if self._hands_back_all:
             self._finish_hand_back()
         elif any(queue.has_work for queue in self._queues.values()):
@@ -421,7 +415,7 @@ class Dispatcher:
             self._outbox.append(Parcel(ParcelKind.PAUSED, partition=EVERYTHING))
 
     def repeat_pauses(self) -> bool:
-        """Repeat PAUSED for all paused partitions and for a paused dispatcher; return False if nothing is paused."""
+        """Repeat PAUSED for each paused partition and for a paused dispatcher; return False if nothing is paused."""
         paused = [queue for queue in self._queues.values() if queue.state is QueueState.PAUSED]
         self._outbox += [Parcel(ParcelKind.PAUSED, queue.topic, queue.partition) for queue in paused]
         if self._is_paused:
@@ -429,21 +423,18 @@ class Dispatcher:
         return self._is_paused or bool(paused)
 
     def update_hand_back_deadline(self) -> int | None:
-        """Return the time, in ms, until which a hand-back may wait for responses; None if no hand-back waits.
-
-        Also clear `_hand_back_since_ms` if the hand-back has ended.
-        """
-        if self._hand_back_since_ms is None:
+        """Return the time, in ms, until which a hand-back may wait for responses; None if no hand-back waits."""
+        if self._hand_back_start_ms is None:
             return None
         if not self._hands_back_all and not any(queue.hands_back for queue in self._queues.values()):
-            self._hand_back_since_ms = None
+            self._hand_back_start_ms = None
             return None
-        return self._hand_back_since_ms + self._config.delivery.dispatcher_restart_max_delay_ms
+        return self._hand_back_start_ms + self._config.delivery.dispatcher_restart_max_delay_ms
 
     def _hand_back(self, topic: int, partition: int, now_ms: int) -> None:
         self._flush_all()  # so that accumulated records are handed back with the others
-        if self._hand_back_since_ms is None:
-            self._hand_back_since_ms = now_ms
+        if self._hand_back_start_ms is None:
+            self._hand_back_start_ms = now_ms
         if partition == EVERYTHING:
             self._hands_back_all = True
             self._is_paused = True
@@ -461,7 +452,7 @@ class Dispatcher:
         self._add_to_queues(self._accumulator.flush_all())
 
     def _finish_hand_back(self) -> None:
-        """Complete a hand-back of the whole dispatcher if one is requested, unless a response is outstanding."""
+        """Hand back everything if the router has requested this and no response is outstanding."""
         if not self._hands_back_all or any(queue.in_flight for queue in self._queues.values()):
             return
         for queue in self._queues.values():
@@ -471,13 +462,13 @@ class Dispatcher:
         self._outbox.append(Parcel(ParcelKind.HANDED_BACK, partition=EVERYTHING))
 
     def _return_queue(self, queue: PartitionQueue) -> None:
-        """Return a queue's records to the router: built batches first, in order."""
+        """Return a queue's records to the router, in order: built batches first."""
         if self._topics.has(queue.topic):  # the empty queue of a removed topic may still exist
             self._responses.partition_errors.release(self.topic_name(queue.topic), queue.partition)
             self._responses.skip_sequence_gap(queue)
-        built, rest = queue.pop_all()
+        built, unbuilt = queue.pop_all()
         self._return_segments(queue, [part for batch in built for part in batch.segments], is_built=True)
-        self._return_segments(queue, rest, is_built=False)
+        self._return_segments(queue, unbuilt, is_built=False)
 
     def _return_segments(self, queue: PartitionQueue, segments: list[Segment], *, is_built: bool) -> None:
         if segments:

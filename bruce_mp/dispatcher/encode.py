@@ -1,4 +1,4 @@
-"""Encoding and compression of batches in the slab: record batches, or message sets for brokers before 0.11."""
+"""Encoding and compression of batches: as record batches, or as message sets for brokers before Kafka 0.11."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ __all__ = ["BatchEncoder"]
 
 
 class BatchEncoder:
-    """Encodes the batches of a request, and counts them in the process row.
+    """Encodes the batches of a request, and counts the batches in the process row.
 
     `keeps_empty_values` is True if an empty value is sent as empty, False if it is sent as null.
     """
@@ -46,8 +46,8 @@ class BatchEncoder:
     ) -> EncodedTopics | None:
         """Encode all batches of a request by one kernel call, without compression; `names` has the topic of each batch.
 
-        Return None if a batch is damaged, if any topic is configured for compression, or if the broker needs message
-        sets; the caller then uses `encode`.
+        Return None if `encode` must be used: a batch is damaged, compression is configured for any topic, or the broker
+        needs message sets.
         """
         if not self._compressor.is_off or capabilities.message_format is not MessageFormat.BATCHES:
             return None
@@ -71,9 +71,9 @@ class BatchEncoder:
     def encode(
         self, batches: Sequence[tuple[bytes, SentBatch]], capabilities: BrokerCapabilities
     ) -> list[PartitionData | SlabError]:
-        """Encode (topic name, batch) pairs as parts of a produce request to a broker with these capabilities.
+        """Encode (topic name, batch) pairs for a produce request; return one entry for each pair.
 
-        For a batch with a damaged segment, the list has the SlabError.
+        The entry of a batch with a damaged segment is the SlabError.
         """
         self._producer_id = self._slab.read_signed(lay.SUPER_PRODUCER_ID)
         accepts_record_batches = capabilities.message_format is MessageFormat.BATCHES

@@ -33,12 +33,12 @@ if TYPE_CHECKING:
 __all__ = ["main"]
 
 _EXIT_TIMEOUT_S: Final = 0.5
-"""The longest wait for outstanding responses after the supervisor's death, or in an upgrade."""
+"""The longest wait for outstanding responses after the supervisor has exited, also in an upgrade."""
 _M_TRIM_THRESHOLD: Final = -1
 _M_MMAP_THRESHOLD: Final = -3
 """Parameters of mallopt(3)."""
 _KEPT_BYTES: Final = 8 << 20
-"""The amount of freed memory that the process keeps, so that the buffers of the next requests cause no page faults."""
+"""How much freed memory the process keeps, so that the buffers of the next requests cause no page faults."""
 
 
 def main(start: Start, slab: Slab, control: Control) -> None:
@@ -49,8 +49,8 @@ def main(start: Start, slab: Slab, control: Control) -> None:
 def _keep_freed_memory() -> None:
     """Keep up to `_KEPT_BYTES` of free memory at the end of the heap; without glibc, do nothing.
 
-    By default, glibc maps each allocation of a batch's size with mmap() and unmaps it when it is freed.  Each batch
-    then faults all its pages again, which costs more than filling them.
+    By default, glibc allocates the buffer of a large batch with mmap(), and unmaps it when it is freed.  Each batch
+    then causes page faults for all its pages, which takes longer than to fill the pages.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
@@ -84,7 +84,7 @@ class _DispatcherProcess(ProcessShell):
             core=self._core,
             encoder=self._encoder,
             tap=self._tap,
-            status_output=self._traffic_output,  # sends each status report together with the sums of the traffic
+            status_output=self._traffic_output,
         )
         self._is_exiting = False
 
@@ -108,9 +108,9 @@ class _DispatcherProcess(ProcessShell):
         self._core.drain()
 
     def on_supervisor_exit(self) -> None:
-        """Stop after at most `_EXIT_TIMEOUT_S`.
+        """Stop once no response is outstanding, at the latest after `_EXIT_TIMEOUT_S`.
 
-        Until then wait for responses, because batches without a response may become duplicates.
+        The process waits for the responses because batches without a response may become duplicates.
         """
         self._is_exiting = True
         self._loop.unwatch(self._control)
@@ -123,7 +123,7 @@ class _DispatcherProcess(ProcessShell):
     def after_round(self, now_ms: int) -> int | None:
         round_start = time.monotonic()
         self._core.flush_due(now_ms)
-        deadline_ms = self._core.update_hand_back_deadline()  # then the router gets its messages back in any case
+        deadline_ms = self._core.update_hand_back_deadline()
         if deadline_ms is not None and deadline_ms <= now_ms:
             self._session.abandon_responses()
             deadline_ms = None
@@ -137,8 +137,8 @@ class _DispatcherProcess(ProcessShell):
     def _next_due_ms(self, round_start: float, deadline_ms: int | None) -> int | None:
         """Return the time, in ms, at which the next batch, retry or deadline is due; `round_start` is in seconds.
 
-        A retry that was due when the round began is ignored.  Either the round has sent the batch, or the batch waits
-        for the response to an earlier request, which starts another round.
+        A retry that was due when the round began is ignored: either the round has sent it, or it waits for a response
+        to another request, which starts another round.
         """
         batch_ms, retry_s = self._core.batch_due_ms, self._core.retry_at
         retry_ms = None if retry_s is None or retry_s <= round_start else steady.ms_of(retry_s)

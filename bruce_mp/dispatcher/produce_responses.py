@@ -1,9 +1,6 @@
 """Handling of produce responses: settles batches, and applies the error table to batches and their queues.
 
-To *settle* a message is to end its life: to mark it as delivered or discarded, and to raise the counter of such
-messages.
-
-Sequence numbers must have no gap, or the broker refuses all following batches.  A discarded batch leaves a gap:
+If the sequence numbers have a gap, the broker refuses all following batches.  A discarded batch leaves a gap:
 
 * If the broker has certainly not written the batch and no earlier batch is in doubt, the dispatcher renumbers the
   following batches from the gap.
@@ -11,16 +8,16 @@ Sequence numbers must have no gap, or the broker refuses all following batches. 
   If not, it refuses them as out of order, and the dispatcher renumbers them.
 
 A batch is *in doubt* if the broker may have written it although no response confirms this: after a lost connection,
-the death of a dispatcher, or an error with `may_duplicate`.  FLAG_IN_DOUBT in the first header of the batch in the slab
-records the doubt.  If a batch in doubt is discarded, the reason is POSSIBLY_DELIVERED, and the batch after it gets
-FLAG_AFTER_GAP.  By this flag a later dispatcher of that batch also knows why the broker refuses it as out of order.
+the death of a dispatcher, or an error with `may_duplicate`.  Then its first header in the slab has FLAG_IN_DOUBT.  If a
+batch in doubt is discarded, the reason is POSSIBLY_DELIVERED, and the following batch gets FLAG_AFTER_GAP.  If the
+broker refuses the following batch as out of order, this flag shows the cause, also to another dispatcher.
 
 The dispatcher reuses sequence numbers only if no request with them can still arrive over an abandoned connection.
-Otherwise it bumps (increments) the partition's producer epoch, and the broker refuses the late request.
+Otherwise it bumps (increments) the partition's producer epoch, so that the broker refuses such a late request.
 
 One transaction settles several acknowledged batches: it marks all their records as delivered, and raises the counters
-of messages and delays.  The transaction does not include the sums by topic, so a crash may lose the last additions to
-these sums.  Records that were damaged after sending are quarantined, and the others are settled without them.
+of messages and delays.  The sums by topic (`traffic`) are not part of the transaction, so a crash may lose the last
+additions to them.  Records that were damaged after sending are quarantined, and all others are settled.
 """
 
 from __future__ import annotations
@@ -96,7 +93,7 @@ class ResponseHandler:
     def on_accepted(self, batches: Sequence[SentBatch], error: int = 0) -> None:
         """Settle batches that the broker has written.
 
-        `error` is 0, or the code with which the broker reports that it has written the batches before.
+        `error` is 0, or the error code for batches that the broker had written already.
         """
         self._row.add(response_counter(error), len(batches))
         for batch in batches if self.partition_errors else ():
@@ -104,7 +101,7 @@ class ResponseHandler:
         self.settle(batches)
 
     def settle(self, batches: Sequence[SentBatch]) -> None:
-        """Settle batches as delivered, without counting a response, because with acks = 0 there is none."""
+        """Settle batches as delivered; count no response, because a request with acks = 0 has none."""
         for group in _transactions(batches):
             try:
                 self._settle(group)
@@ -114,7 +111,7 @@ class ResponseHandler:
     def _settle(self, batches: Sequence[SentBatch]) -> None:
         """Settle batches in one transaction; if a segment is damaged, settle nothing and raise SlabError."""
         total, by_topic = kernels.wait_times(self._slab, batches, BOUNDS_MS, steady_ms())
-        # Read the names first: the router may remove a topic once its messages are settled.
+        # Read the names before the batches are settled: after that, the router may remove the topics.
         names = self._topics.names_of(by_topic)
         self._topics.clear_refusals(by_topic)  # the brokers accept these topics again
         segments = [segment for batch in batches for segment in batch.segments]
@@ -130,7 +127,7 @@ class ResponseHandler:
                 self._settle([batch._replace(segments=tuple(undamaged))])
 
     def apply_error(self, queue: PartitionQueue, batch: SentBatch, ack: PartitionAck, topic: bytes) -> None:
-        """Apply the error table to a batch in flight and its queue."""
+        """Apply the error table to a batch in flight with an error response, and to the batch's queue."""
         rule = error_row(ack.error)
         if rule.action is Action.OK:
             self.on_accepted([batch], ack.error)
@@ -148,15 +145,15 @@ class ResponseHandler:
         queue.update_doubt()
 
     def _prepare_renumbering(self, queue: PartitionQueue, batch: SentBatch) -> bool:
-        """Return True if a batch is out of order only because an earlier one was refused or discarded.
+        """Return True if a batch is out of order only because an earlier batch was refused or discarded.
 
-        After a discard, set the sequence number from which the queue renumbers its batches.
+        After a discard, also set `queue.renumber_from`.
         """
         if queue.failed or queue.renumber_from is not None:
             return True
         has_gap = queue.may_have_gap or self._builder.has_flag(batch, FLAG_AFTER_GAP)
         if queue.expected_sequence is None:
-            # The number that the broker expects is unknown, so set `in_doubt`: then `renumber` bumps the epoch.
+            # The number that the broker expects is unknown.  So set `in_doubt`, which lets `renumber` bump the epoch.
             if has_gap:
                 queue.renumber_from, queue.in_doubt = batch.base_sequence, True
         elif has_gap or queue.expected_sequence != batch.base_sequence:
@@ -185,9 +182,9 @@ class ResponseHandler:
     def _on_records_refused(
         self, queue: PartitionQueue, batch: SentBatch, ack: PartitionAck, rule: ErrorRow, topic: bytes
     ) -> None:
-        """Replace timestamps of a batch, discard its refused records or halve it.
+        """Replace timestamps of a batch, discard its refused records, or halve the batch.
 
-        If a segment is damaged, requeue only the undamaged ones.
+        If a segment is damaged, only requeue the undamaged segments.
         """
         try:
             if rule.action is Action.HALVE or not self._restamp(queue, batch, ack, topic):
@@ -198,15 +195,15 @@ class ResponseHandler:
             queue.failed += self.without_damaged(queue, batch)
 
     def _downgrade(self, queue: PartitionQueue, batch: SentBatch, rule: ErrorRow, topic: bytes) -> bool:
-        """Stop numbering or compressing the batches of a partition if the broker demands it.
+        """If the broker demands batches without sequence numbers or compression, change the partition's batches so.
 
-        Return True if the batch is to be sent again.
+        Return True if the refused batch is to be sent again.
         """
         if rule.action is Action.SEND_UNNUMBERED and batch.base_sequence >= 0:
             queue.stops_numbering = True
             return True
         key = (topic, batch.partition)
-        # If an earlier batch has failed, this batch may have been sent before the dispatcher stopped compressing.
+        # If an earlier batch has failed, this batch may have been sent before the partition was added to the set.
         if rule.action is Action.SEND_UNCOMPRESSED and (key not in self.uncompressed_partitions or queue.failed):
             self.uncompressed_partitions.add(key)
             return True
@@ -217,7 +214,7 @@ class ResponseHandler:
         return bool(limits) and retry_count > min(limits)
 
     def _retry(self, queue: PartitionQueue, batch: SentBatch, rule: ErrorRow, topic: bytes) -> None:
-        """Requeue a batch, to be sent again after a back-off, or by the next leader's dispatcher after a pause."""
+        """Requeue a batch, to be sent again after a back-off, or after a pause by the dispatcher of the next leader."""
         self.partition_errors.record(topic, batch.partition, rule.name)
         queue.failed.append(batch)
         queue.drain()
@@ -238,8 +235,8 @@ class ResponseHandler:
     def _restamp(self, queue: PartitionQueue, batch: SentBatch, ack: PartitionAck, topic: bytes) -> bool:
         """Replace the timestamps of the refused records by their arrival times, and requeue the batch.
 
-        Return False if no timestamp can be replaced.  If the response does not name the refused records, only a batch
-        of one record is changed: `_isolate_refused` halves larger batches until the refused record is alone.
+        Return False if no timestamp was replaced.  If the response does not name the refused records, only a batch of
+        one record is changed; `_isolate_refused` halves larger batches until the refused record is alone.
         """
         refused = frozenset(index for index, _ in ack.record_errors) or frozenset([0] if batch.records == 1 else ())
         restamped_count, first_record = restamp(self._slab, batch.segments, refused)
@@ -264,7 +261,7 @@ class ResponseHandler:
         rest, refused = self._builder.remove_records(batch, named_indices) if named_indices else (None, [])
         if batch.records == 1:  # the only record is the refused one, even if the response does not name it
             rest, refused = None, list(batch.segments)
-        # The removal splits segments, perhaps into more than one transaction can settle.
+        # To remove records splits segments, perhaps into more segments than one transaction can settle.
         segment_count = max(len(refused), len(rest.segments) if rest is not None else 0)
         if segment_count > MAX_SETTLED_SEGMENTS or not refused:
             queue.failed += self._builder.halve(batch)
@@ -278,7 +275,7 @@ class ResponseHandler:
         self._record_gap(queue, batch)
         is_in_doubt = self._builder.has_flag(batch, FLAG_IN_DOUBT)
         if rest is not None:
-            # Number the rest before the discard: else a recovery might take the rest for a part of the previous batch.
+            # Number the rest before the discard, or a recovery might take the rest for a part of the previous batch.
             self._builder.write_sequences(rest)
             if is_in_doubt:
                 self._builder.set_flag(rest, FLAG_IN_DOUBT)
@@ -301,7 +298,7 @@ class ResponseHandler:
         self._discard(batch.segments, _reason_in_doubt(reason, is_in_doubt=is_in_doubt), topic)
 
     def without_damaged(self, queue: PartitionQueue, batch: SentBatch) -> list[SentBatch]:
-        """Return a list of one batch: the undamaged segments of a batch that the broker has not written.
+        """Return [batch of the undamaged segments] for a batch that the broker has not written.
 
         Return [] if all segments are damaged.  The damaged records lose their sequence numbers.
         """
@@ -317,9 +314,9 @@ class ResponseHandler:
         return [rest]
 
     def _record_gap(self, queue: PartitionQueue, batch: SentBatch) -> None:
-        """Let the queue drain, because `batch`, which the broker has not written, leaves a gap in the sequence numbers.
+        """Let the queue drain: `batch` leaves a gap in the sequence numbers, because the broker has not written it.
 
-        Later batches get the numbers of `batch`, unless an earlier batch has failed or is in doubt.
+        Later batches get numbers from `batch.base_sequence`, unless an earlier batch has failed or is in doubt.
         """
         queue.drain()
         is_numbered = batch.base_sequence >= 0
@@ -337,7 +334,7 @@ class ResponseHandler:
     # --- numbers -----------------------------------------------------------------------------------------------------
 
     def renumber(self, queue: PartitionQueue, topic: bytes) -> None:
-        """Renumber the batches to resend if needed; call it when the queue is drained."""
+        """Renumber the batches in `queue.resend` if needed; call this when the queue is drained."""
         if queue.stops_numbering:
             self._stop_numbering(queue, topic)
         elif queue.renumber_from is None and not queue.bumps_epoch:
@@ -352,7 +349,7 @@ class ResponseHandler:
     def skip_sequence_gap(self, queue: PartitionQueue) -> None:
         """Bump the producer epoch of a queue that goes back to the router, if its sequence numbers may have a gap.
 
-        If the queue has built batches, FLAG_AFTER_GAP of the first one records the gap, so no bump is needed.
+        If the queue has built batches, no bump is needed, because the first batch has FLAG_AFTER_GAP.
         """
         if queue.may_have_gap and not queue.resend and not queue.failed:
             self._builder.bump_epoch(queue.topic, queue.partition)
@@ -367,8 +364,7 @@ class ResponseHandler:
         )  # fmt: skip
 
     def _bump_epoch(self, queue: PartitionQueue, topic: bytes) -> None:
-        # Else no duplicates are possible: a gap prevents the broker from writing the batches with their old numbers.
-        if queue.bumps_epoch:
+        if queue.bumps_epoch:  # else a gap prevents the broker from writing the batches with their old numbers
             self._record_renumbered(queue, topic)
         self._builder.bump_epoch(queue.topic, queue.partition)
         queue.expected_sequence = None
@@ -389,7 +385,7 @@ class ResponseHandler:
         )
 
     def mark_in_doubt(self, batches: Sequence[SentBatch], topic: bytes) -> None:
-        """Mark batches as in doubt; record possible duplicates unless the broker detects repetitions."""
+        """Mark batches as in doubt; record those as possible duplicates that the broker cannot detect."""
         for batch in batches:
             self._builder.set_flag(batch, FLAG_IN_DOUBT)
         self._record_duplicates([batch for batch in batches if not self._is_deduplicated(batch)], topic)
@@ -420,7 +416,7 @@ def _decode(topic: bytes) -> str:
 
 
 def _transactions(batches: Iterable[SentBatch]) -> Iterator[list[SentBatch]]:
-    """Group whole batches, in order, into transactions of at most `MAX_SETTLED_SEGMENTS`; no single batch has more."""
+    """Group batches, in order, so that each group has at most `MAX_SETTLED_SEGMENTS`; no single batch has more."""
     group: list[SentBatch] = []
     room = MAX_SETTLED_SEGMENTS
     for batch in batches:

@@ -60,14 +60,14 @@ _FAILURE_COUNTERS: Final = {
 }
 """The counters for failures of a ready connection, by cause; other causes count as ConnectorSocketError."""
 _MAX_THROTTLE_S: Final = 60.0
-"""The longest throttle time that the dispatcher obeys; a broker's default quota windows are far shorter."""
+"""The longest throttle time that the dispatcher obeys; a broker with default settings sends far shorter times."""
 _ENOUGH_OLD_CONNECTIONS: Final = 3
 """The number of successive connections on which a broker must look older than Kafka 0.10 before the dispatcher believes
-that it is.  Until then, the cluster's producer id is evidence of newer brokers."""
+this, because the producer id that the cluster gave shows that the cluster has newer brokers."""
 
 
 class ProduceSession:
-    """Sends produce requests to one broker; after a failure it opens the next connection."""
+    """Sends produce requests to one broker, over one connection at a time."""
 
     def __init__(
         self,
@@ -98,7 +98,7 @@ class ProduceSession:
         self._cluster_change_count = 0
         """The value of `cluster_change_count` when the connection was opened."""
         self._old_connection_count = 0
-        """The number of successive connections, with the last one, on which the broker looked older than Kafka 0.10."""
+        """The number of the last connections in succession on which the broker looked older than Kafka 0.10."""
         self._is_outdated = False
         """True if the connection settings or the cluster have changed since the connection was opened."""
         self._requests: dict[int, list[SentBatch]] = {}
@@ -106,6 +106,7 @@ class ProduceSession:
         self._unwritten: list[SentBatch] = []
         """The batches of the last request with acks = 0, until the socket has accepted all bytes of the request."""
         self._is_repeat_scheduled = False
+        """True if a call of `_repeat_pauses` is scheduled."""
         self._status = ConnectionStatus(
             start.slot, start.broker, status_output, steady_ms, row.counters[Counter.MsgDelivered]
         )
@@ -115,7 +116,7 @@ class ProduceSession:
         self._version_probes = VersionProbes(kafka.broker_version, logs_in=self._security.logins is not None)
 
     def apply_config(self, config: Config, before: Config) -> None:
-        """Apply a reloaded config; after a change of connection settings, replace the connection once it is idle."""
+        """Apply a reloaded config; changed connection settings replace the connection once it is idle."""
         self._config = config
         if connection_settings(config) != connection_settings(before):
             self._prepare_connections(config.kafka)
@@ -133,8 +134,8 @@ class ProduceSession:
         errors.drop_released()  # this report was the last with the errors of partitions that went back to the router
 
     def send_requests(self) -> None:
-        """Send all batches that may be sent now; if there is no connection, open one if there are records to send."""
-        has_changed_cluster = self._cluster_change_count != cluster_change_count(self._slab)
+        """Send all batches that may be sent now; if there is no connection, open one to send them later."""
+        has_changed_cluster = self._cluster_change_count != cluster_changes(self._slab)
         if self._socket is not None and (self._is_outdated or has_changed_cluster):
             self._is_outdated = True
             self._close_outdated(self._socket)
@@ -154,7 +155,7 @@ class ProduceSession:
             self._send(batches)
 
     def abandon_responses(self) -> None:
-        """Close the connection after the deadline of a hand-back; the unanswered batches go to the new leaders."""
+        """Close the connection after the deadline of a hand-back, so that unanswered batches go to the new leaders."""
         log.warning(
             "Broker %s has not answered for partitions that it no longer leads; the dispatcher closes its connection.",
             self._broker.node,
@@ -253,7 +254,7 @@ class ProduceSession:
             self._on_failed(event)
 
     def _on_connected(self, capabilities: BrokerCapabilities) -> None:
-        """Ask for the broker's cluster before using the connection: another cluster may have taken over the address."""
+        """Ask for the cluster of the broker before the first request: its address may now belong to another cluster."""
         assert self._socket is not None
         is_probably_slow = self._count_connection(capabilities)
         if is_probably_slow:
@@ -268,11 +269,11 @@ class ProduceSession:
             self._on_usable()
 
     def _count_connection(self, capabilities: BrokerCapabilities) -> bool:
-        """Count a connection; return True if the broker looks older than Kafka 0.10, but is probably a slow newer one.
+        """Count a connection; return True if the broker looks older than Kafka 0.10, but is probably only slow.
 
-        The API versions of a slow broker came too late.  If the dispatcher treated it as old, it would send no sequence
-        numbers and no record headers.  During an upgrade a cluster may really have an old broker, so the dispatcher
-        believes that the broker is old after `_ENOUGH_OLD_CONNECTIONS`.
+        A slow broker may report its API versions too late.  To treat it as old would be harmful: the dispatcher would
+        send no sequence numbers and no record headers.  But a cluster in an upgrade may really have an old broker, so
+        the dispatcher treats the broker as old after `_ENOUGH_OLD_CONNECTIONS`.
         """
         looks_old = capabilities == BEFORE_API_VERSIONS and is_idempotent(self._slab)
         self._old_connection_count = self._old_connection_count + 1 if looks_old else 0
@@ -330,7 +331,6 @@ class ProduceSession:
         self._on_lost()
 
     def _on_lost(self) -> None:
-        """Requeue the batches of a lost connection, and report pauses to the router."""
         self._core.on_connection_lost()
         self._schedule_repeat()
 
@@ -341,7 +341,7 @@ class ProduceSession:
         self._unwritten = []
 
     def _schedule_repeat(self) -> None:
-        """Repeat PAUSED to the router every `PAUSE_REPEAT_S`, while a partition or the dispatcher is paused."""
+        """Repeat PAUSED every `PAUSE_REPEAT_S` while a partition or the dispatcher is paused."""
         if not self._is_repeat_scheduled:
             self._is_repeat_scheduled = True
             self._loop.call_later(PAUSE_REPEAT_S, self._repeat_pauses)

@@ -4,19 +4,19 @@ A message stays in the queue until the broker acknowledges it or the dispatcher 
 has these lists:
 
     ready      records that are not in a batch yet
-    resend     built batches to send: again, or for the first time by this dispatcher if another one built them
-    in_flight  batches that were sent and have no response yet, in order
-    failed     batches that had an error response and are to be sent again, in order
+    resend     built batches to send: this dispatcher sent them before, or another dispatcher built them
+    in_flight  batches that were sent and have no response yet
+    failed     batches with an error response, which go to `resend` when the queue is drained
 
 States of a queue:
 
     FLOWING   sends batches
-    DRAINING  after an error response or a HAND_BACK, sends nothing until every batch in flight has its response.  The
-              broker refuses the batches after a refused one, and all must be sent again in order.
-    PAUSED    has reported PAUSED to the router, which will request the hand-back
+    DRAINING  after an error response or a HAND_BACK, sends nothing until every batch in flight has its response: the
+              broker refuses all batches after a refused batch, and they must be sent again in order
+    PAUSED    has reported PAUSED to the router, and waits until the router requests the hand-back
 
-A broker without state for a producer accepts any sequence number.  So the first batch is in flight alone: if the broker
-refused it and accepted a second one, the two would change places.
+A broker that knows no sequence number of a producer accepts any number.  So the first batch is in flight alone: if the
+broker refused the first batch and accepted the second, the second would be written before the first.
 """
 
 from __future__ import annotations
@@ -38,8 +38,7 @@ MIN_RETRY_DELAY_S: Final = 0.1
 MAX_RETRY_DELAY_S: Final = 10.0
 """The limits of the delay before a partition's batches are sent again; the delay doubles with each failure."""
 _MAX_DOUBLINGS: Final = 10
-"""The largest exponent of 2 in a delay.  It keeps the power small, and does not limit the delay: the longest delay
-needs fewer doublings."""
+"""The largest exponent of 2 in the computation of a delay; `MAX_RETRY_DELAY_S` needs fewer doublings."""
 MAX_IN_FLIGHT: Final = 5
 """The maximum number of batches in flight for a partition; a broker remembers the last five batches of a producer."""
 
@@ -55,8 +54,8 @@ class PartitionQueue:
     """The batches and records of one partition.  Times are in seconds of a monotonic clock."""
 
     __slots__ = (
-        "backoff_count", "bumps_epoch", "entry_offset", "expected_sequence", "failed", "hands_back", "in_doubt",
-        "in_flight", "may_have_gap", "not_before", "partition", "pauses", "ready", "renumber_from", "resend", "state",
+        "backoff_count", "backoff_end", "bumps_epoch", "entry_offset", "expected_sequence", "failed", "hands_back",
+        "in_doubt", "in_flight", "may_have_gap", "partition", "pauses", "ready", "renumber_from", "resend", "state",
         "stops_numbering", "topic", "waits_before_retry",
     )  # fmt: skip
 
@@ -72,27 +71,26 @@ class PartitionQueue:
         self.entry_offset = 0
         """The file offset of the partition's entry in the partition table; 0 before the first batch."""
         self.expected_sequence: int | None = None
-        """The sequence number that the broker expects next; None before the broker has accepted a batch, and after it
-        has accepted one without a number."""
+        """The sequence number that the broker expects next.  It is None if the broker has accepted no batch since the
+        connection was lost or the epoch changed, or if the last accepted batch had no number."""
         self.in_doubt = False
-        """True if the broker has, or may still get, batches with numbers that must not be used again.  If batches then
-        need other numbers, the producer epoch is bumped."""
+        """True if the broker may have written a batch that it has not acknowledged, or may still get it over an
+        abandoned connection.  To renumber batches, the dispatcher then bumps the producer epoch."""
         self.hands_back = False
         """True if all records go back to the router once the queue is drained."""
         self._reset_error_state()
 
     def _reset_error_state(self) -> None:
-        self.not_before = 0.0
-        """The time before which nothing is sent; 0 if no back-off is running."""
+        self.backoff_end = 0.0
+        """The time before which nothing is sent; 0 if the queue is not in back-off."""
         self.backoff_count = 0
         """The number of back-offs since the last accepted batch."""
         self.waits_before_retry = False
         """True if a back-off starts once the queue is drained."""
         self.renumber_from: int | None = None
-        """The sequence number that the broker expects next: the batches get numbers from it on once the queue is
-        drained.  None if they keep their numbers."""
+        """The first sequence number of the batches once the queue is drained; None if they keep their numbers."""
         self.may_have_gap = False
-        """True if a discarded batch may have left a gap in the sequence numbers; the next response shows if it did."""
+        """True if a discarded batch may have left a gap in the sequence numbers; the next response shows if so."""
         self.bumps_epoch = False
         """True if the producer epoch is bumped (incremented) once the queue is drained."""
         self.stops_numbering = False
@@ -106,7 +104,7 @@ class PartitionQueue:
 
     @property
     def first_segment(self) -> Segment | None:
-        """The segment that the broker must accept first; None in an empty queue."""
+        """The segment that the broker must accept first; None if the queue is empty."""
         batches = self.failed or self.in_flight or self.resend
         return batches[0].segments[0] if batches else self.ready[0] if self.ready else None
 
@@ -126,7 +124,7 @@ class PartitionQueue:
 
         `broker_deduplicates` is True if the broker detects repeated batches.
         """
-        if self.state is not QueueState.FLOWING or now < self.not_before or not (self.ready or self.resend):
+        if self.state is not QueueState.FLOWING or now < self.backoff_end or not (self.ready or self.resend):
             return False
         max_in_flight = MAX_IN_FLIGHT if broker_deduplicates and self.expected_sequence is not None else 1
         return len(self.in_flight) < max_in_flight
@@ -137,14 +135,14 @@ class PartitionQueue:
             self.state = QueueState.DRAINING
 
     def start_backoff(self, now: float) -> None:
-        """Send nothing for the delay times a random factor; the delay doubles with each back-off."""
+        """Begin a back-off of the delay times a random factor; the delay doubles with each back-off."""
         delay_s = min(MAX_RETRY_DELAY_S, MIN_RETRY_DELAY_S * 2.0 ** min(self.backoff_count, _MAX_DOUBLINGS))
         self.waits_before_retry = False
         self.backoff_count += 1
-        self.not_before = now + delay_s * random.uniform(0.5, 1.5)  # noqa: S311 - no secret depends on it
+        self.backoff_end = now + delay_s * random.uniform(0.5, 1.5)  # noqa: S311 - no secret depends on it
 
     def on_accepted(self, batch: SentBatch) -> None:
-        """Remove an acknowledged batch from the batches in flight, and advance the expected sequence number."""
+        """Remove an accepted batch from the batches in flight, and advance the expected sequence number."""
         self.in_flight.remove(batch)
         self.backoff_count = 0
         self.may_have_gap = False
@@ -153,7 +151,7 @@ class PartitionQueue:
             self.update_doubt()
 
     def update_doubt(self) -> None:
-        """Clear `in_doubt` if the queue has no built batch that the broker could write twice."""
+        """Clear `in_doubt` if the queue has no built batch."""
         if not (self.in_flight or self.resend or self.failed):
             self.in_doubt = False
 
@@ -162,33 +160,33 @@ class PartitionQueue:
         self.resend, self.failed = [*self.failed, *self.resend], []
 
     def fail_in_flight(self) -> list[SentBatch]:
-        """Move the batches in flight, which are in doubt after the loss of the connection, to `resend`; return them."""
-        lost, self.in_flight = self.in_flight, []
+        """After the loss of the connection, move the batches in flight to `resend`, and return them."""
+        unanswered, self.in_flight = self.in_flight, []
         # Failed batches are older than batches in flight, because responses arrive in order.
-        self.failed += lost
+        self.failed += unanswered
         self.requeue_failed()
-        self.in_doubt = self.in_doubt or bool(lost)
+        self.in_doubt = self.in_doubt or bool(unanswered)
         self.expected_sequence = None
-        return lost
+        return unanswered
 
     def pop_all(self) -> tuple[list[SentBatch], list[Segment]]:
-        """Empty the queue and return (built batches, other records); no batch may be in flight."""
+        """Empty the queue and return (built batches, other records); call this only if no batch is in flight."""
         self.requeue_failed()
-        built, rest = list(self.resend), list(self.ready)
+        built, unbuilt = list(self.resend), list(self.ready)
         self.resend.clear()
         self.ready.clear()
         self.state = QueueState.FLOWING
         self.expected_sequence = None
         self.in_doubt = self.hands_back = False
         self._reset_error_state()
-        return built, rest
+        return built, unbuilt
 
 
 class Queues(dict[tuple[int, int], PartitionQueue]):
-    """The queues of a dispatcher by topic number and partition.
+    """The queues of a dispatcher by (topic number, partition).
 
-    Topic numbers are never reused, so queues of deleted topics would accumulate.  If there are `limit` queues before
-    another is created, idle queues of topics that do not exist are removed, except the queues in `scheduled`.
+    Topic numbers are never reused, so the queues of deleted topics would accumulate.  If there are `limit` queues when
+    another is needed, idle queues of deleted topics are removed, except the queues in `scheduled`.
     """
 
     def __init__(self, limit: int, exists: Callable[[int], bool], scheduled: Container[tuple[int, int]]) -> None:

@@ -1,8 +1,8 @@
 """Records that a broker refuses: their description in the log, and arrival times in place of refused timestamps.
 
 The broker refused the batch before it wrote any record, so the dispatcher may resend the batch with the same sequence
-numbers and other timestamps.  A timestamp that equals the arrival time is not replaced, so the timestamp of a record is
-replaced only once, even after a crash.
+numbers and other timestamps.  The dispatcher replaces the timestamp of a record only once, even after a crash, because
+it does not replace a timestamp that equals the arrival time.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 __all__ = ["describe", "restamp"]
 
 _KEY_PREFIX_BYTES: Final = 32
-"""The number of bytes of a key that the log shows: enough to find the record, without much of its contents."""
+"""How many bytes of a key the log shows: enough to find the record, without much of its contents."""
 _TOLERANCE_MS: Final = 1000
-"""The maximum difference of timestamps that count as equal.  An arrival time on the steady clock is converted to the
-wall clock at different times, with rounding and with changes of the clock's rate between them."""
+"""The maximum difference of timestamps that count as equal.  Arrival times are on the steady clock; each conversion to
+the wall clock rounds, and the wall clock's rate may change between two conversions."""
 
 
 def describe(slab: Slab, segment: Segment) -> str:
@@ -50,21 +50,23 @@ def _key_text(slab: Slab, chunk: int, offset: int, record: Record) -> str:
 def restamp(slab: Slab, segments: Iterable[Segment], indices: Collection[int]) -> tuple[int, str]:
     """Replace the timestamps of the records at `indices` of a batch by their arrival times.
 
-    Return the number of changed records, and a description of the first of them with its old timestamp.  A timestamp
-    stays if it equals the arrival time, or if its record has OPTION_KEEPS_TIMESTAMP.  Raise SlabError for a damaged
-    segment.
+    Return the number of changed records, and a description of the first changed record with its old timestamp.  A
+    timestamp stays if it equals the arrival time, or if its record has OPTION_KEEPS_TIMESTAMP.  Raise SlabError for a
+    damaged segment.
     """
     wall_offset_ms = wall_ms() - steady_ms()
-    start, count, first = 0, 0, ""
+    start_index, changed_count, first_changed = 0, 0, ""
     for segment in segments:
-        base, arrival_ms = slab.chunk_at(segment.chunk), arrived_ms(slab, segment) + wall_offset_ms
-        for index, (offset, record) in enumerate(segment_records(slab, segment), start):
+        chunk_offset, arrival_ms = slab.chunk_at(segment.chunk), arrived_ms(slab, segment) + wall_offset_ms
+        for index, (offset, record) in enumerate(segment_records(slab, segment), start_index):
             if index in indices and _is_replaceable(record, arrival_ms):
-                first = first or f"{_describe_record(slab, segment.chunk, offset, record)} has {record.timestamp}"
-                slab.store_signed(base + offset + lay.RECORD_TIMESTAMP, arrival_ms)
-                count += 1
-        start += segment.records
-    return count, first
+                if not first_changed:
+                    description = _describe_record(slab, segment.chunk, offset, record)
+                    first_changed = f"{description} has {record.timestamp}"
+                slab.store_signed(chunk_offset + offset + lay.RECORD_TIMESTAMP, arrival_ms)
+                changed_count += 1
+        start_index += segment.records
+    return changed_count, first_changed
 
 
 def _is_replaceable(record: Record, arrival_ms: int) -> bool:

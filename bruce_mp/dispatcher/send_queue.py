@@ -1,4 +1,4 @@
-"""The send queue: the queues of the partitions that have records to send; they take turns (round robin)."""
+"""The send queue: the queues of partitions with records to send, in round-robin order."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ class RequestContent(NamedTuple):
     """The content of one request: at most one built batch or one plan of each queue."""
 
     built: list[tuple[PartitionQueue, SentBatch]]
-    """Batches that were built before, with their queues."""
+    """Batches that were built for an earlier request, with their queues."""
     plans: list[BatchPlan]
     """The contents of batches that are still to be built."""
-    damage: list[SlabError]
-    """The errors of damaged records, which `choose` has removed from their queues."""
+    errors: list[SlabError]
+    """An error for each damaged segment; `choose` has removed these segments from their queues."""
 
 
 class SendQueue(dict[tuple[int, int], "PartitionQueue"]):
-    """Partition queues by topic number and partition, in the order in which they send.
+    """Partition queues by (topic number, partition), in the order in which they send.
 
-    Empty queues stay until `choose` finds and removes them.
+    `choose` removes queues that have become empty.
     """
 
     def schedule(self, queue: PartitionQueue) -> None:
@@ -42,20 +42,19 @@ class SendQueue(dict[tuple[int, int], "PartitionQueue"]):
         return any(queue.has_work for queue in self.values())
 
     def next_send_at(self, throttled_until: float) -> float | None:
-        """Return the time, in seconds, at which the next back-off of a queue ends, but at least `throttled_until`.
+        """Return the earliest end of a queue's back-off, in seconds of a monotonic clock.
 
-        Return `throttled_until` if no queue is in back-off, and None if the send queue is empty.
+        Return `throttled_until` if it is later or no queue is in back-off, and None if the send queue is empty.
         """
         if not self:
             return None
-        ends = (queue.not_before for queue in self.values() if queue.not_before and queue.state is QueueState.FLOWING)
+        ends = (queue.backoff_end for queue in self.values() if queue.backoff_end and queue.state is QueueState.FLOWING)
         return max(min(ends, default=throttled_until), throttled_until)
 
     def choose(self, builder: BatchBuilder, room: int, now: float) -> RequestContent:
-        """Remove the content of a request from the queues: one built batch or one plan of each, while `room` is left.
+        """Remove the content of a request from the queues: from each queue at most one built batch or one plan.
 
-        `room` is the maximum payload of the request, in bytes.  Only the first batch may be larger, alone in its
-        request.
+        `room` is the maximum payload of the request, in bytes.  A larger batch is alone in its request.
         """
         content = RequestContent([], [], [])
         deduplicates, is_first = builder.broker_deduplicates, True
@@ -76,7 +75,7 @@ class SendQueue(dict[tuple[int, int], "PartitionQueue"]):
                     content.plans.append((queue, segments))
                     room -= payload
             except SlabError as error:
-                content.damage.append(error)
+                content.errors.append(error)
                 continue
             del self[key]
             if queue.ready or queue.resend:
