@@ -83,7 +83,7 @@ class Dispatcher:
         self._outbox: list[Parcel] = []
         self._throttled_until = 0.0
         self._is_paused = False
-        self._hands_back_all = False
+        self._must_hand_back_all = False
         """True from the router's HAND_BACK of EVERYTHING to the dispatcher's answer HANDED_BACK."""
         self._hand_back_start_ms: int | None = None
         """The time of the router's first HAND_BACK that still waits for responses; None if none waits."""
@@ -142,7 +142,7 @@ class Dispatcher:
 
     @property
     def retry_at(self) -> float | None:
-        """The result of `SendQueue.next_send_at` for the end of the broker's throttling."""
+        """The time of the next retry after a back-off or throttling, in seconds; see `SendQueue.next_send_at`."""
         return self._send_queue.next_send_at(self._throttled_until)
 
     def throttle_until(self, moment: float) -> None:
@@ -260,8 +260,8 @@ class Dispatcher:
         # A new router may have other batching rules, and the records that it sends must not overtake accumulated ones.
         self._flush_all()
         for queue in self._queues.values():
-            queue.hands_back = False  # the router repeats HAND_BACK after SYNCED
-        self._hands_back_all = False
+            queue.must_hand_back = False  # the router repeats HAND_BACK after SYNCED
+        self._must_hand_back_all = False
         self._process_parcels(rest, now_ms)
         self._repeat_returned()
         self._outbox.append(Parcel(ParcelKind.SYNCED, resync_number, self._router_incarnation))
@@ -307,7 +307,7 @@ class Dispatcher:
             self._responses.mark_in_doubt([batch], self.topic_name(batch.topic))
 
     def flush_due(self, now_ms: int) -> None:
-        """Move the records of due batches to the ready records of their partitions."""
+        """Make the records of due pending batches ready."""
         self._add_to_queues(self._accumulator.flush_due(now_ms))
 
     def drain(self) -> None:
@@ -383,13 +383,13 @@ class Dispatcher:
         queue.requeue_failed()
         self._responses.renumber(queue, self.topic_name(queue.topic))
         queue.state = QueueState.FLOWING
-        if queue.hands_back:
+        if queue.must_hand_back:
             self._return_queue(queue)
             self._outbox.append(Parcel(ParcelKind.HANDED_BACK, queue.topic, queue.partition))
-        elif queue.pauses:
+        elif queue.must_pause:
             queue.state = QueueState.PAUSED
             self._outbox.append(Parcel(ParcelKind.PAUSED, queue.topic, queue.partition))
-        elif queue.waits_before_retry:
+        elif queue.must_back_off:
             queue.start_backoff(now)
 
     # --- pauses ------------------------------------------------------------------------------------------------------
@@ -408,7 +408,7 @@ class Dispatcher:
                 queue.state = QueueState.FLOWING
             self._send_queue.schedule(queue)
         self._hand_back_start_ms = None  # no response is outstanding any longer
-        if self._hands_back_all:
+        if self._must_hand_back_all:
             self._finish_hand_back()
         elif any(queue.has_work for queue in self._queues.values()):
             self._is_paused = True
@@ -426,7 +426,7 @@ class Dispatcher:
         """Return the time, in ms, until which a hand-back may wait for responses; None if no hand-back waits."""
         if self._hand_back_start_ms is None:
             return None
-        if not self._hands_back_all and not any(queue.hands_back for queue in self._queues.values()):
+        if not self._must_hand_back_all and not any(queue.must_hand_back for queue in self._queues.values()):
             self._hand_back_start_ms = None
             return None
         return self._hand_back_start_ms + self._config.delivery.dispatcher_restart_max_delay_ms
@@ -436,14 +436,14 @@ class Dispatcher:
         if self._hand_back_start_ms is None:
             self._hand_back_start_ms = now_ms
         if partition == EVERYTHING:
-            self._hands_back_all = True
+            self._must_hand_back_all = True
             self._is_paused = True
             self._finish_hand_back()
             return
         queue = self._queues.get_or_create(topic, partition)
         if queue.in_flight:
             queue.drain()
-            queue.hands_back = True  # `_end_draining` hands back
+            queue.must_hand_back = True  # `_end_draining` hands back
         else:
             self._return_queue(queue)
             self._outbox.append(Parcel(ParcelKind.HANDED_BACK, topic, partition))
@@ -453,12 +453,12 @@ class Dispatcher:
 
     def _finish_hand_back(self) -> None:
         """Hand back everything if the router has requested this and no response is outstanding."""
-        if not self._hands_back_all or any(queue.in_flight for queue in self._queues.values()):
+        if not self._must_hand_back_all or any(queue.in_flight for queue in self._queues.values()):
             return
         for queue in self._queues.values():
             self._return_queue(queue)
         self._send_queue.clear()
-        self._hands_back_all = self._is_paused = False
+        self._must_hand_back_all = self._is_paused = False
         self._outbox.append(Parcel(ParcelKind.HANDED_BACK, partition=EVERYTHING))
 
     def _return_queue(self, queue: PartitionQueue) -> None:

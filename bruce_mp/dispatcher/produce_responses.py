@@ -200,7 +200,7 @@ class ResponseHandler:
         Return True if the refused batch is to be sent again.
         """
         if rule.action is Action.SEND_UNNUMBERED and batch.base_sequence >= 0:
-            queue.stops_numbering = True
+            queue.must_stop_numbering = True
             return True
         key = (topic, batch.partition)
         # If an earlier batch has failed, this batch may have been sent before the partition was added to the set.
@@ -220,16 +220,16 @@ class ResponseHandler:
         queue.drain()
         if rule.action is Action.PAUSE_AND_REROUTE:
             self._row.add(Counter.ConnectorGotPauseAck)
-            queue.pauses = True
+            queue.must_pause = True
         else:
             self._row.add(Counter.ConnectorGotResendAck)
-            queue.waits_before_retry = True
+            queue.must_back_off = True
         is_numbered = batch.base_sequence >= 0
-        bumps = rule.action is Action.BUMP_EPOCH and is_numbered
-        queue.bumps_epoch = queue.bumps_epoch or bumps
+        needs_new_epoch = rule.action is Action.BUMP_EPOCH and is_numbered
+        queue.must_bump_epoch = queue.must_bump_epoch or needs_new_epoch
         if rule.may_duplicate:
             self._builder.set_flag(batch, FLAG_IN_DOUBT)
-            if not bumps and not self._is_deduplicated(batch):
+            if not needs_new_epoch and not self._is_deduplicated(batch):
                 self._record_duplicates([batch], topic)
 
     def _restamp(self, queue: PartitionQueue, batch: SentBatch, ack: PartitionAck, topic: bytes) -> bool:
@@ -335,16 +335,17 @@ class ResponseHandler:
 
     def renumber(self, queue: PartitionQueue, topic: bytes) -> None:
         """Renumber the batches in `queue.resend` if needed; call this when the queue is drained."""
-        if queue.stops_numbering:
+        if queue.must_stop_numbering:
             self._stop_numbering(queue, topic)
-        elif queue.renumber_from is None and not queue.bumps_epoch:
+        elif queue.renumber_from is None and not queue.must_bump_epoch:
             return
-        elif queue.renumber_from is None or queue.bumps_epoch or queue.in_doubt:
+        elif queue.renumber_from is None or queue.must_bump_epoch or queue.in_doubt:
             self._bump_epoch(queue, topic)
         else:
             self._builder.set_next_sequence(queue.topic, queue.partition, queue.renumber_from)
         queue.resend = [self._builder.renumber(batch) for batch in queue.resend]
-        queue.renumber_from, queue.bumps_epoch, queue.may_have_gap, queue.stops_numbering = None, False, False, False
+        queue.renumber_from = None
+        queue.must_bump_epoch = queue.may_have_gap = queue.must_stop_numbering = False
 
     def skip_sequence_gap(self, queue: PartitionQueue) -> None:
         """Bump the producer epoch of a queue that goes back to the router, if its sequence numbers may have a gap.
@@ -364,7 +365,7 @@ class ResponseHandler:
         )  # fmt: skip
 
     def _bump_epoch(self, queue: PartitionQueue, topic: bytes) -> None:
-        if queue.bumps_epoch:  # else a gap prevents the broker from writing the batches with their old numbers
+        if queue.must_bump_epoch:  # else a gap prevents the broker from writing the batches with their old numbers
             self._record_renumbered(queue, topic)
         self._builder.bump_epoch(queue.topic, queue.partition)
         queue.expected_sequence = None

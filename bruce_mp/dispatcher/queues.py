@@ -54,9 +54,9 @@ class PartitionQueue:
     """The batches and records of one partition.  Times are in seconds of a monotonic clock."""
 
     __slots__ = (
-        "backoff_count", "backoff_end", "bumps_epoch", "entry_offset", "expected_sequence", "failed", "hands_back",
-        "in_doubt", "in_flight", "may_have_gap", "partition", "pauses", "ready", "renumber_from", "resend", "state",
-        "stops_numbering", "topic", "waits_before_retry",
+        "backoff_count", "backoff_end", "entry_offset", "expected_sequence", "failed", "in_doubt", "in_flight",
+        "may_have_gap", "must_back_off", "must_bump_epoch", "must_hand_back", "must_pause", "must_stop_numbering",
+        "partition", "ready", "renumber_from", "resend", "state", "topic",
     )  # fmt: skip
 
     def __init__(self, topic: int, partition: int) -> None:
@@ -76,7 +76,7 @@ class PartitionQueue:
         self.in_doubt = False
         """True if the broker may have written a batch that it has not acknowledged, or may still get it over an
         abandoned connection.  To renumber batches, the dispatcher then bumps the producer epoch."""
-        self.hands_back = False
+        self.must_hand_back = False
         """True if all records go back to the router once the queue is drained."""
         self._reset_error_state()
 
@@ -85,17 +85,17 @@ class PartitionQueue:
         """The time before which nothing is sent; 0 if the queue is not in back-off."""
         self.backoff_count = 0
         """The number of back-offs since the last accepted batch."""
-        self.waits_before_retry = False
+        self.must_back_off = False
         """True if a back-off starts once the queue is drained."""
         self.renumber_from: int | None = None
         """The first sequence number of the batches once the queue is drained; None if they keep their numbers."""
         self.may_have_gap = False
         """True if a discarded batch may have left a gap in the sequence numbers; the next response shows if so."""
-        self.bumps_epoch = False
+        self.must_bump_epoch = False
         """True if the producer epoch is bumped (incremented) once the queue is drained."""
-        self.stops_numbering = False
+        self.must_stop_numbering = False
         """True if the batches lose their sequence numbers once the queue is drained."""
-        self.pauses = False
+        self.must_pause = False
         """True if PAUSED is reported to the router once the queue is drained."""
 
     @property
@@ -117,7 +117,7 @@ class PartitionQueue:
     def is_idle(self) -> bool:
         """True if the queue is empty and neither a pause nor a hand-back is pending."""
         is_empty = not (self.ready or self.in_flight or self.resend or self.failed)
-        return is_empty and self.state is QueueState.FLOWING and not self.hands_back
+        return is_empty and self.state is QueueState.FLOWING and not self.must_hand_back
 
     def may_send(self, now: float, *, broker_deduplicates: bool) -> bool:
         """Return True if a batch may be sent now.
@@ -137,7 +137,7 @@ class PartitionQueue:
     def start_backoff(self, now: float) -> None:
         """Begin a back-off of the delay times a random factor; the delay doubles with each back-off."""
         delay_s = min(MAX_RETRY_DELAY_S, MIN_RETRY_DELAY_S * 2.0 ** min(self.backoff_count, _MAX_DOUBLINGS))
-        self.waits_before_retry = False
+        self.must_back_off = False
         self.backoff_count += 1
         self.backoff_end = now + delay_s * random.uniform(0.5, 1.5)  # noqa: S311 - no secret depends on it
 
@@ -177,7 +177,7 @@ class PartitionQueue:
         self.ready.clear()
         self.state = QueueState.FLOWING
         self.expected_sequence = None
-        self.in_doubt = self.hands_back = False
+        self.in_doubt = self.must_hand_back = False
         self._reset_error_state()
         return built, unbuilt
 

@@ -109,7 +109,7 @@ class Assignments:
     # --- state for process and reports -------------------------------------------------------------------------------
 
     def paused_scopes(self) -> list[tuple[int | None, _TopicPartition | None, Scope]]:
-        """Return (slot, None, scope) of paused dispatchers, and (slot or None, (topic, partition), route) of routes."""
+        """Return (slot, None, scope) of paused dispatchers, and (slot or None, (topic, partition), scope) of routes."""
         scopes = [(slot, None, scope) for slot, scope in self._dispatcher_scopes.items() if scope.is_paused]
         routes = [
             (route.slot, key, route)

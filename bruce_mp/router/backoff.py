@@ -2,8 +2,8 @@
 
 For a dispatcher's own retries, see `PartitionQueue.start_backoff` in `bruce_mp/dispatcher/queues.py`.
 
-Each call of `RouterBackoff.next_delay_ms` returns a delay, and a new sequence of delays begins with the first call and
-with the first call after the end of the previous sequence.  A sequence lasts `initial_ms` * 2^(`max_doublings` + 2).
+The delays, the results of `RouterBackoff.next_delay_ms`, form sequences.  A sequence begins with a call of this method
+and lasts `initial_ms` * 2^(`max_doublings` + 2); the first call after its end begins another sequence.
 
 The first delay of a sequence is `minimum_ms` times a random factor from 1 to 3: all hosts notice the death of a broker
 at the same moment, so the factor spreads their next attempts.  Each later delay has a base: `initial_ms` for the second
@@ -39,7 +39,7 @@ class RouterBackoff:
         self._minimum_ms = minimum_ms
 
     def next_delay_ms(self, now_ms: int) -> int:
-        """Return the next delay of the sequence, which begins at `now_ms`."""
+        """Return the next delay of the sequence; the delay begins at `now_ms`."""
         delay_ms = max(self._minimum_ms, self._draw_ms(now_ms))
         self._last_delay_end_ms = now_ms + delay_ms
         return delay_ms
@@ -65,7 +65,7 @@ class LeaderlessBackoff:
     """One back-off for all partitions without a leader, so that a thousand partitions cause no more fetches than one.
 
     The delays are short, because PartitionKey messages may go to other partitions until a fetch shows the leaders of
-    their own.
+    their own partitions.
     """
 
     def __init__(self, backoff: RouterBackoff) -> None:
@@ -73,10 +73,7 @@ class LeaderlessBackoff:
         self._planned_time_ms = 0
 
     def next_fetch_time_ms(self, after_ms: int, now_ms: int) -> int:
-        """Return the time of the planned fetch; if this time is not later than the time `after_ms`, plan another fetch.
-
-        The caller needs a fetch that begins after `after_ms`.
-        """
+        """Return the planned time of a fetch that begins after the time `after_ms`; plan the fetch if needed."""
         if self._planned_time_ms <= after_ms:
             self._planned_time_ms = now_ms + min(self.backoff.next_delay_ms(now_ms), MAX_LEADERLESS_DELAY_MS)
         return self._planned_time_ms

@@ -1,6 +1,6 @@
 """Turns of brokers: while traffic is small, all *combined* topics prefer the same brokers for AnyPartition messages.
 
-AnyPartition messages may go to any partition.  Combined topics share a batch at each broker (`batching.combined`), and
+Combined topics share a batch at each broker (`batching.combined`), and
 each broker has its own dispatcher.  For a small batch, most of the CPU time is spent to wake the dispatcher, to send
 the request and to receive the response.  If each topic chose its partition independently, the messages that an input
 hands over at one time would wake all dispatchers.  So all topics choose the same broker in a *turn*, a period of
@@ -9,7 +9,7 @@ hands over at one time would wake all dispatchers.  So all topics choose the sam
 In a turn each broker has a *weight*.  A topic divides the weight of each broker by the number of the topic's partitions
 that the broker leads, and sends to the broker with the smallest quotient.  With exponentially distributed weights this
 is a weighted random choice (Efraimidis and Spirakis, 2006): all partitions of a topic get equal shares of the topic's
-messages, and topics with similar partitions choose the same broker.
+messages, and topics with similar numbers of partitions at the brokers choose the same broker.
 
 For most topics a common order of the brokers replaces the weights, because Kafka places the leaders of a new topic on
 successive brokers.  The *spread* is the number of leading brokers that most topics have.  If a topic has one partition
@@ -75,9 +75,9 @@ class BrokerTurns:
         self._orders: dict[LeaderCounts, list[int]] = {}
         """A cache of the results of `order_of` in the present turn; many topics have equal leader counts."""
         self._circle: list[int] = []
-        """The ids of all brokers, ascending; the first succeeds the last."""
+        """The ids of all brokers, ascending.  The first broker is the successor of the last broker."""
         self._spread = 0
-        """The spread (see the module); 0 if no common order is used."""
+        """The spread (see the module head); 0 if no common order is used."""
         self._ranks: dict[int, int] = {}
         """Each broker's place in the common order of the present turn; empty until it is needed."""
         self._turn = 0
@@ -92,7 +92,7 @@ class BrokerTurns:
         limits = find_limits(batching, batching.combined.config)
         batch_ms = (limits.time_ms if limits is not None else None) or TURN_MS
         self.turn_ms = max(TURN_MS, batch_ms)
-        # Traffic is small if it has fewer bytes in a turn than one full produce request for each batch of the turn.
+        # Traffic is small if a turn has fewer bytes than a full produce request for each batch of the turn would have.
         self._max_small_bytes = batching.produce_request_data_limit * self.turn_ms // max(SHORTEST_BATCH_MS, batch_ms)
 
     def record_routed(self, size: int, now_ms: int) -> None:
@@ -146,7 +146,7 @@ class BrokerTurns:
         """Return each broker's place in an order that visits every `spread`th broker of the circle.
 
         The Kronecker sequences choose the first broker and the direction.  If a step ends at a broker with a place, the
-        order continues with the next broker that has none.
+        order continues with the next broker without a place.
         """
         circle, ranks = self._circle, dict[int, int]()
         index = int(self._number_in_turn(_START) * len(circle))

@@ -137,7 +137,7 @@ class Route(Scope):
         older segments after them."""
 
     def recall(self, now_ms: int) -> None:
-        """Pause without a back-off (see the module)."""
+        """Begin a recall: pause without a back-off."""
         self.step(ScopeEvent.PAUSE)
         self.backoff_end_ms, self.pause_start_ms = 0, now_ms
         self.was_recalled = True

@@ -97,7 +97,7 @@ class RateLimits:
     ) -> Sequence[Segment]:
         """Return the messages that the limit admits, and discard the others; `segments` are parts of one run."""
         windows = self._windows_of(topic, name)
-        if windows is None or not segments or self._slab.view[self._flags_at(segments[0])] & lay.FLAG_ADMITTED:
+        if windows is None or not segments or self._slab.view[self._flags_offset(segments[0])] & lay.FLAG_ADMITTED:
             return segments
         arrived_ms = min(arrived_ms, now_ms)  # an arrival time from the clock of an earlier daemon may be in the future
         admitted: list[Segment] = []
@@ -108,10 +108,10 @@ class RateLimits:
             if rest is not None:
                 self._discards.settle([rest], DiscardReason.RATE_LIMIT, name, Counter.DiscardDueToRateLimit)
         if admitted:
-            self._slab.view[self._flags_at(admitted[0])] |= lay.FLAG_ADMITTED
+            self._slab.view[self._flags_offset(admitted[0])] |= lay.FLAG_ADMITTED
         return admitted
 
-    def _flags_at(self, segment: Segment) -> int:
+    def _flags_offset(self, segment: Segment) -> int:
         return self._slab.chunk_at(segment.chunk) + segment.run + lay.RUN_FLAGS
 
     def has_limit(self, topic: int, name: bytes) -> bool:

@@ -79,7 +79,8 @@ class Topic:
         self.name = name
         self.view: TopicView | None = None
         self.is_plain = False
-        """True if metadata shows the topic and it has no rate limit; a change of metadata or config resets the flag."""
+        """True if metadata shows the topic and the topic has no rate limit.  `RunRouter._admit` sets it; a change of
+        metadata or config clears it."""
         self.parked_unkeyed: list[Segment] = []
         """AnyPartition messages that arrived while no partition was open, in order."""
         self.parked_since_ms = 0
@@ -98,16 +99,16 @@ class Topic:
         self._rotation: list[int] = []
         """The partitions with a leader, in the order in which the rotation chooses them."""
         self._chosen_index = 0
-        """The index in `_rotation` of the partition chosen last."""
+        """The index in `_rotation` of the last partition that the rotation chose."""
         self._stays_until_ms = 0
-        """The time until which the rotation stays at the partition chosen last."""
+        """The time until which the rotation chooses this partition again."""
         self._partitions_by_leader: dict[int, list[int]] = {}
         """The partitions that each broker leads, least recently chosen by a turn of brokers first."""
         self._leader_counts: LeaderCounts = ()
         self._chosen_partition = 0
         """The last partition that a turn of brokers chose."""
         self._chosen_turn = -1
-        """The turn that chose `_chosen_partition`; -1 if no turn has chosen one with the present metadata."""
+        """The number of the turn that chose `_chosen_partition`; -1 if no turn has chosen since metadata changed."""
         self._span_until_ms = 0
         """The time until which spans may keep their partitions, even after the end of a turn."""
         self._shares_backlog = False
@@ -133,7 +134,8 @@ class Topic:
         self._chosen_turn, self._partitions_by_leader = -1, {}
         for partition, leader in leaders.items():
             self._partitions_by_leader.setdefault(leader, []).append(partition)
-        self._leader_counts = tuple(sorted((leader, len(led)) for leader, led in self._partitions_by_leader.items()))
+        led = self._partitions_by_leader.items()
+        self._leader_counts = tuple(sorted((leader, len(partitions)) for leader, partitions in led))
 
     def apply_keys_wait(self, *, keys_wait: bool) -> None:
         self.keys_wait = keys_wait
@@ -170,11 +172,11 @@ class Topic:
         if turn == self._chosen_turn and spans_have_ended and is_open(self.number, self._chosen_partition):
             return self._chosen_partition  # the usual case in a turn
         last = segments[-1]
-        chunk_at = self._slab.chunk_at(last.chunk)
-        chunk_count = self._slab.words[(chunk_at + lay.CHUNK_SPAN) >> 2]  # more than 1 in a span
+        chunk_offset = self._slab.chunk_at(last.chunk)
+        chunk_count = self._slab.words[(chunk_offset + lay.CHUNK_SPAN) >> 2]  # more than 1 in a span
         if turns is not None and turn is not None and chunk_count == 1:
             return self._partition_of_turn(turn, turns, is_open)
-        owner = self._slab.view[chunk_at + lay.CHUNK_OWNER]
+        owner = self._slab.view[chunk_offset + lay.CHUNK_OWNER]
         kept = self._chunk_partitions.get(owner)
         if kept is not None and kept.is_valid_for(last, now_ms) and is_open(self.number, kept.partition):
             return kept.partition

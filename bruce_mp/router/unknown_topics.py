@@ -1,9 +1,12 @@
-"""Topics that the metadata of the cluster does not show, and the messages that wait for them.  A topic is in a state:
+"""Topics that the metadata of the cluster does not show, and the messages that wait for them.
+
+An unknown topic is in a state:
 
     FETCHING   waits for metadata of a fetch that began after the topic's first message, because the topic may be new
     TO_CREATE  (only with automatic creation) waits until the router sends a request to create it
     CREATING   waits for a broker's answer to the creation request
-    CREATED    waits for metadata with the topic; several fetches follow, because brokers learn of a topic one by one
+    CREATED    waits for metadata with the topic; the router fetches several times, because not all brokers learn of a
+               new topic at once
 
 If the daemon's Kafka user may not see a topic, the topic is *forbidden*; only a request by name shows this.  At most
 `MAX_FORBIDDEN` topics are requested by name.  The forbidden topics among them stay FETCHING, and their messages wait

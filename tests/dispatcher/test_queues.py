@@ -15,7 +15,7 @@ def test_only_idle_queues_of_removed_topics_are_discarded() -> None:
     queues.get_or_create(1, 0)
     queues.get_or_create(2, 0).ready.append(SEGMENT)
     queues.get_or_create(3, 0).state = QueueState.PAUSED
-    queues.get_or_create(4, 0).hands_back = True
+    queues.get_or_create(4, 0).must_hand_back = True
     scheduled = queues.get_or_create(5, 0)
     queues.get_or_create(6, 0)
     assert len(queues) == 6

@@ -173,7 +173,7 @@ def test_a_new_router_ignores_a_hand_back_requested_by_the_dead_one(world: World
     world.answer_fetch()
     for _ in range(5):
         world.deliver_to_dispatcher(0)
-    assert world.peers[0].core._queues[1, 0].hands_back
+    assert world.peers[0].core._queues[1, 0].must_hand_back
     world.cluster.leaders[b"t", 0] = 1
     world.kill_router()
     hear_all_but_answers(world)
