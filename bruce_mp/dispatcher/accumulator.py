@@ -58,14 +58,14 @@ class _TopicState(NamedTuple):
 
 
 class _TickFrames:
-    """Counts the frames that add to the combined batch between two ticks: one frame of each input with messages.
+    """Counts the frames that add to the combined batch between two ticks: one frame from each input with messages.
 
     As many frames are expected as came between the previous two ticks.  A frame more than expected arrives after the
     batch was sent, so its records form another batch.
     """
 
-    def __init__(self, linger: int) -> None:
-        self._tick_interval_ms = max(1, linger)
+    def __init__(self, linger_time_ms: int) -> None:
+        self._tick_interval_ms = max(1, linger_time_ms)
         self._tick = self._seen_count = self._expected_count = 0
 
     def count_frame(self, due_ms: int, now_ms: int) -> bool:
@@ -131,7 +131,7 @@ class Accumulator:
                 ready.append(segment)
             else:
                 ready += topic.batch.add_whole(segment, header.arrived_ms, now_ms)
-        if any(self._counts[BatchingKind.COMBINED]):  # the frame with the segments has some of combined topics
+        if any(self._counts[BatchingKind.COMBINED]):  # the frame has records of combined topics
             ready += self._flush_after_last_frame(now_ms)
         self._add_to_counters()
         self._is_due_known = False

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 __all__ = ["CompressionTrials", "Compressor"]
 
 MAX_FAILED_TRIALS: Final = 5
-"""The number of consecutive failed trials after which compression is suspended."""
+"""The number of successive failed trials after which a topic's compression is suspended."""
 WORTHWHILE_PERCENT: Final = 90
 """A trial fails if the compressed size is more than this percentage of the uncompressed size."""
 MIN_SKIPPED_BATCHES: Final = 16
@@ -50,13 +50,13 @@ class CompressionTrials:
 
     def __init__(self) -> None:
         self._failure_count = 0
-        """The number of failed trials since the last successful one."""
+        """The number of failed trials since the last successful trial."""
         self._next_skip_count = MIN_SKIPPED_BATCHES
         """The number of batches to skip after the next failed trial."""
         self._skips_left = 0
-        """The number of batches that are still to be skipped before the next trial."""
+        """The number of batches to skip before the next trial."""
         self._skip_end = 0.0
-        """The time at which the skipping ends even if `_skips_left` is not 0."""
+        """The time from which no batch is skipped, even if `_skips_left` is not 0."""
 
     @property
     def is_suspended(self) -> bool:

@@ -176,10 +176,7 @@ class Dispatcher:
     def _claim_unbuilt(
         self, kind: ParcelKind, topic: int, partition: int, segments: Iterable[Segment], now_ms: int
     ) -> None:
-        """Claim records that no dispatcher has built into a batch.
-
-        Records of kind QUEUE are accumulated; other records become ready at once.
-        """
+        """Claim records that are in no built batch: accumulate records of kind QUEUE, make others ready at once."""
         assigned, queued = state_word(RunState.ASSIGNED, self._slot), state_word(RunState.QUEUED, self._slot)
         claimed = kernels.claim(self._slab, segments, assigned, queued)
         if kind is ParcelKind.QUEUE:
@@ -443,7 +440,7 @@ class Dispatcher:
         queue = self._queues.get_or_create(topic, partition)
         if queue.in_flight:
             queue.drain()
-            queue.must_hand_back = True  # `_end_draining` hands back
+            queue.must_hand_back = True
         else:
             self._return_queue(queue)
             self._outbox.append(Parcel(ParcelKind.HANDED_BACK, topic, partition))

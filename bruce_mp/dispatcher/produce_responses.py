@@ -61,7 +61,7 @@ _OPERATOR_ACTIONS: Final = frozenset({Action.FATAL_FOR_TOPIC, Action.AWAIT_PERMI
 _FINAL_ACTIONS: Final = frozenset(
     {Action.DISCARD, Action.FATAL_FOR_TOPIC, Action.SEND_UNNUMBERED, Action.SEND_UNCOMPRESSED}
 )
-"""Actions that discard a batch, unless `_downgrade` decides that it is sent again."""
+"""Actions that discard a batch, unless `_downgrade` returns True."""
 _RECORD_ACTIONS: Final = frozenset({Action.HALVE, Action.RESTAMP})
 """Actions for errors of single records."""
 
@@ -101,7 +101,7 @@ class ResponseHandler:
         self.settle(batches)
 
     def settle(self, batches: Sequence[SentBatch]) -> None:
-        """Settle batches as delivered; count no response, because a request with acks = 0 has none."""
+        """Settle batches as delivered; unlike `on_accepted`, count no response (with acks = 0 there is none)."""
         for group in _transactions(batches):
             try:
                 self._settle(group)
@@ -195,7 +195,7 @@ class ResponseHandler:
             queue.failed += self.without_damaged(queue, batch)
 
     def _downgrade(self, queue: PartitionQueue, batch: SentBatch, rule: ErrorRow, topic: bytes) -> bool:
-        """If the broker demands batches without sequence numbers or compression, change the partition's batches so.
+        """Stop numbering or compressing a partition's batches if the error demands this.
 
         Return True if the refused batch is to be sent again.
         """
@@ -386,7 +386,7 @@ class ResponseHandler:
         )
 
     def mark_in_doubt(self, batches: Sequence[SentBatch], topic: bytes) -> None:
-        """Mark batches as in doubt; record those as possible duplicates that the broker cannot detect."""
+        """Mark batches as in doubt; record them as possible duplicates unless the broker detects repeated batches."""
         for batch in batches:
             self._builder.set_flag(batch, FLAG_IN_DOUBT)
         self._record_duplicates([batch for batch in batches if not self._is_deduplicated(batch)], topic)

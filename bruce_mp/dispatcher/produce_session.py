@@ -62,8 +62,8 @@ _FAILURE_COUNTERS: Final = {
 _MAX_THROTTLE_S: Final = 60.0
 """The longest throttle time that the dispatcher obeys; a broker with default settings sends far shorter times."""
 _ENOUGH_OLD_CONNECTIONS: Final = 3
-"""The number of successive connections on which a broker must look older than Kafka 0.10 before the dispatcher believes
-this, because the producer id that the cluster gave shows that the cluster has newer brokers."""
+"""The number of successive connections on which a broker must look older than Kafka 0.10, before the dispatcher treats
+it as old.  One is not enough: the cluster's producer id shows that the cluster has newer brokers."""
 
 
 class ProduceSession:
@@ -98,7 +98,7 @@ class ProduceSession:
         self._cluster_change_count = 0
         """The value of `cluster_change_count` when the connection was opened."""
         self._old_connection_count = 0
-        """The number of the last connections in succession on which the broker looked older than Kafka 0.10."""
+        """How many connections in succession, up to the last, made the broker look older than Kafka 0.10."""
         self._is_outdated = False
         """True if the connection settings or the cluster have changed since the connection was opened."""
         self._requests: dict[int, list[SentBatch]] = {}

@@ -60,7 +60,7 @@ _BROKER_FAILURE_COUNTERS: Final = {
 }
 """The counters of brokers that fail in a fetch, by cause; None is for a connection that the broker closed."""
 _HAND_BACK_POLL_MS: Final = 100
-"""The delay of the next metadata fetch if dispatchers still hold messages in a change of the cluster."""
+"""The delay of the next metadata fetch in a change of the cluster, while dispatchers still hold messages."""
 
 
 def main(start: Start, slab: Slab, control: Control) -> None:
@@ -99,7 +99,7 @@ class _RouterProcess(ProcessShell):
             find_required_cluster=lambda: self._accepted_cluster or producer_id.cluster_of(slab),
         )
         self._accepted_cluster = ""
-        """The id of the cluster to which the daemon shall change, as an operator has accepted; empty if none."""
+        """The id of the cluster to which the daemon must change, as an operator has accepted; empty if no change."""
         self._topic_creator = TopicCreator(create_socket, start.config.delivery, self._on_creation_answered)
         self._create_socket = create_socket
         self._brokers: list[Address] = []

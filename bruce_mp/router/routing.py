@@ -71,8 +71,8 @@ class _RoutedSegments:
         self.unkeyed_count = 0
         """The number of routed records without a partition key."""
         self.keyed_count = 0
-        """The number of routed records with a partition key.  `RunRouter.unpark` ignores both numbers, because the
-        counters have included its records since the records were parked."""
+        """The number of routed records with a partition key.  `RunRouter.unpark` ignores both numbers, because its
+        records were counted when they were parked."""
         self.queued: _SegmentsByPartition = {}
         """Segments to send in QUEUE parcels, after all groups in `groups`."""
         self.groups: list[tuple[ParcelKind, _SegmentsByPartition]] = []
@@ -236,7 +236,7 @@ class RunRouter:
     def _next_partition(self, topic: Topic, segments: list[Segment], now_ms: int) -> int | None:
         """Return a partition for AnyPartition messages.
 
-        If no partition is open or earlier AnyPartition messages of the topic are parked, park these and return None.
+        If no partition is open, or the topic has parked AnyPartition messages, park `segments` and return None.
         """
         if not topic.parked_unkeyed:
             partition = topic.next_partition(segments, self._is_open, now_ms)
@@ -248,7 +248,7 @@ class RunRouter:
         return None
 
     def _add_as_parcel(self, topic: Topic, segments: list[Segment], kind: ParcelKind, routed: _RoutedSegments) -> None:
-        """Choose a partition for AnyPartition messages and add them to `routed` as one parcel, or park them."""
+        """Add AnyPartition messages to `routed` as one parcel for the next partition, or park them."""
         partition = self._next_partition(topic, segments, routed.now_ms)
         if partition is not None:
             routed.add_parcel(kind, topic, partition, segments)
