@@ -125,7 +125,7 @@ class Dispatcher:
         return self._accumulator.due_ms
 
     @property
-    def waiting(self) -> Iterable[tuple[bytes, int, PartitionQueue]]:
+    def waiting_queues(self) -> Iterable[tuple[bytes, int, PartitionQueue]]:
         """(topic name, partition, queue) of each partition with messages that are unsent or await a response."""
         queues = [
             queue

@@ -130,7 +130,7 @@ class ProduceSession:
     def publish_status(self) -> None:
         """Send the connection's state and the partitions with errors to the status process."""
         errors, delivered = self._core.partition_errors, self._row.counters[Counter.MsgDelivered]
-        self._status.publish(len(self._requests), errors.as_tuple(), delivered, self._core.waiting)
+        self._status.publish(len(self._requests), errors.as_tuple(), delivered, self._core.waiting_queues)
         errors.drop_released()  # this report was the last with the errors of partitions that went back to the router
 
     def send_requests(self) -> None:

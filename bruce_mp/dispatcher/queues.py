@@ -185,8 +185,8 @@ class PartitionQueue:
 class Queues(dict[tuple[int, int], PartitionQueue]):
     """The queues of a dispatcher by (topic number, partition).
 
-    Topic numbers are hardly ever reused, so the queues of deleted topics would accumulate.  If there are `limit` queues when
-    another is needed, idle queues of deleted topics are removed, except the queues in `scheduled`.
+    Topic numbers are hardly ever reused, so the queues of deleted topics would accumulate.  If there are `limit` queues
+    when another is needed, idle queues of deleted topics are removed, except the queues in `scheduled`.
     """
 
     def __init__(self, limit: int, exists: Callable[[int], bool], scheduled: Container[tuple[int, int]]) -> None:

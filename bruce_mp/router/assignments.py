@@ -492,6 +492,6 @@ class Assignments:
 
 def _group_by_partition(found: Iterable[FoundSegment]) -> dict[_TopicPartition, list[Segment]]:
     groups: dict[_TopicPartition, list[Segment]] = {}
-    for item in found:
-        groups.setdefault((item.topic, item.partition), []).append(item.segment)
+    for part in found:
+        groups.setdefault((part.topic, part.partition), []).append(part.segment)
     return groups

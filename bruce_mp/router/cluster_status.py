@@ -107,13 +107,13 @@ class ClusterStatus:
             paused_count=len(scopes),
             asking=asking,
             previous_failure=previous_failure,
-            stalls=self._stalls.sample(self._waiting(router), now_ms),
+            stalls=self._stalls.sample(self._waiting_messages(router), now_ms),
             recreated=tuple(recreated),
             paused_by_topic=Tally(scope.topic for scope in scopes if scope.topic),  # a dispatcher's scope has no topic
         )
         self._sender.send_bytes(encode_events([self._report]))
 
-    def _waiting(self, router: Router) -> Iterator[tuple[bytes, int, int | None, WaitingMessages]]:
+    def _waiting_messages(self, router: Router) -> Iterator[tuple[bytes, int, int | None, WaitingMessages]]:
         """Yield (topic name, partition, leader or None, messages) for all messages that wait in the router."""
         for (topic, partition), leader, route in router.waiting_routes():
             yield self._name_of(topic), partition, leader, route

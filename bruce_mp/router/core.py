@@ -242,8 +242,8 @@ class Router:
 
         The name is b"" for messages that wait for the first metadata.
         """
-        yield from self._runs.waiting()
-        yield from self._unknown.waiting()
+        yield from self._runs.waiting_segments()
+        yield from self._unknown.waiting_segments()
 
     # --- recovery ---------------------------------------------------------------------------------------------------
 
@@ -251,7 +251,7 @@ class Router:
         """Claim the previous router's records and the runs in state FILLED; route all of them in order of arrival."""
         own_words = {self._routed_word, self._routed_sent_word}
         inherited = [found for found in sweep(self._slab, _ROUTED_STATES) if found.word not in own_words]
-        for found in sorted([*inherited, *sweep_filled(self._slab)], key=lambda item: item.arrival):
+        for found in sorted([*inherited, *sweep_filled(self._slab)], key=lambda part: part.arrival):
             try:
                 self._adopt(found, now_ms)
             except SlabError as error:

@@ -227,8 +227,8 @@ class RunRouter:
             self._assignments.request_leader(routed.now_ms)
             return
         # `input_count` decides the partition of a key even if the topic has more partitions now: with the new number, a
-        # key might get another partition, where its later messages overtake those that wait for the old partition.  The
-        # number in the topic table decides if `input_count` is 0, or the topic was created again with fewer partitions.
+        # key might get another partition, where its later messages overtake messages in the old partition.  The number
+        # in the topic table decides if `input_count` is 0, or the topic was created again with fewer partitions.
         key_partitions = topic.key_partitions_for(input_count) or self._topics.key_partitions_in_use(topic)
         for partition, part in kernels.split_by_partition(self._slab, segment, key_partitions):
             routed.queue(topic, partition, part)
@@ -363,7 +363,7 @@ class RunRouter:
         parked = (topic for topic in self._by_number.values() if topic.has_parked and topic.view is not None)
         return [(topic.number, ALL_PARTITIONS) for topic in parked if not topic.key_partitions]
 
-    def waiting(self) -> Iterator[tuple[bytes, list[Segment]]]:
+    def waiting_segments(self) -> Iterator[tuple[bytes, list[Segment]]]:
         """Yield topic name and segments of parked messages; the name is b"" before the first metadata."""
         yield b"", self._awaiting_metadata
         for topic in self._by_number.values():

@@ -129,7 +129,7 @@ class UnknownTopics:
             self._autocreate = autocreate
             self._refused.clear()
 
-    def waiting(self) -> Iterator[tuple[bytes, list[Segment]]]:
+    def waiting_segments(self) -> Iterator[tuple[bytes, list[Segment]]]:
         for name, topic in self._topics.items():
             yield name, topic.segments
 
