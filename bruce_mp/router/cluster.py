@@ -44,7 +44,7 @@ class Address(Struct, frozen=True):
 class TopicView(Struct, frozen=True):
     """A topic's partitions in ascending order, and the leader (a broker id) of each partition that has a leader.
 
-    `is_partial` is True if the response lacks some of the partitions.  Then no other partition may get their keys.
+    `is_partial` is True if the response lacks some of the partitions.  No other partition may get the keys of these.
     """
 
     partitions: tuple[int, ...]

@@ -27,7 +27,7 @@ dispatcher hands back its messages."""
 
 
 class DispatcherSet:
-    """`find_slots_in_use` returns the slots of the dispatchers that hold partitions."""
+    """The slot of each broker.  `find_slots_in_use` returns the slots of the dispatchers that hold partitions."""
 
     def __init__(self, slab: Slab, tables: SlabTables, find_slots_in_use: Callable[[], Container[int | None]]) -> None:
         self._slab = slab
