@@ -135,7 +135,7 @@ class ProduceSession:
 
     def send_requests(self) -> None:
         """Send all batches that may be sent now; if there is no connection, open one to send them later."""
-        has_changed_cluster = self._cluster_change_count != cluster_changes(self._slab)
+        has_changed_cluster = self._cluster_change_count != cluster_change_count(self._slab)
         if self._socket is not None and (self._is_outdated or has_changed_cluster):
             self._is_outdated = True
             self._close_outdated(self._socket)
