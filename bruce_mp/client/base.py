@@ -1,8 +1,8 @@
 """Base of all clients: sending, counting, and recovery after a `fork()`.
 
-After a fork, the child's clients start again with their own sockets, locks and counts; the parent's continue unchanged.
-The interpreter's fork hook resets them before the child runs other code, so a lock that another thread of the parent
-held never blocks the child.
+After a fork, the clients in the child begin again with new sockets, locks and counts; those in the parent go on.
+The reset runs in a fork hook of the interpreter, before other code of the child. So the child never waits for a lock
+that a thread of the parent held.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ if TYPE_CHECKING:
 
 __all__ = ["Client", "Stats", "check_path", "new_socket"]
 
-Errors = Literal["raise", "count"]
+ErrorMode = Literal["raise", "count"]
 
 Accept = Callable[
     [bytes | str, Buffer | None, Buffer | None, int | None, int | None, "Sequence[HeaderInput]", bool], bool
 ]
-"""A function with the parameters of `Client.send()`, in the same order."""
+"""A function with the parameters of `Client.send()`, in the same order; it returns True if it accepted the message."""
 
 _SOCKET_PATH_MAX: Final = 107
 """Linux' limit for the path of a UNIX socket."""
@@ -45,16 +45,16 @@ _SOCKET_PATH_MAX: Final = 107
 
 @dataclass(frozen=True, slots=True)
 class Stats:
-    """Counts of a client's messages in this process: each message is sent, waiting or dropped."""
+    """Counts of a client's messages in this process: each message counts as sent, waiting or dropped."""
 
     sent: int
-    """Messages that Linux accepted whole."""
+    """Number of messages that the kernel accepted whole."""
     sent_bytes: int
-    """Bytes of the sent messages."""
+    """Number of bytes of the sent messages."""
     waiting: int
-    """Messages in the client's own buffer, not yet sent."""
+    """Number of messages in the client's buffer, not yet sent."""
     dropped: Mapping[str, int]
-    """Messages that the client gave up, by the `reason` of their `SendError`."""
+    """Number of messages that the client gave up, by the `reason` of their `SendError`."""
     connections: int
     """Number of connections that a stream client opened; 0 for datagrams."""
 
@@ -62,8 +62,8 @@ class Stats:
 class Client(ABC):
     """Sender of messages to a daemon. Threads may share it, and it may cross a `fork()`.
 
-    `errors` selects the behavior of `send()` for a message that cannot be sent: "raise" raises a `SendError`, "count"
-    returns False. `stats()` counts the message in both cases.
+    If a message cannot be sent, `stats()` counts it as dropped. Then `send()` raises a `SendError` if `errors` is
+    "raise", and returns False if `errors` is "count".
     """
 
     timeout: float | None
@@ -71,13 +71,13 @@ class Client(ABC):
     _accept: Accept
     """The fast path of `send()`, from `client/kernels`.  If it returns False, `send()` takes the slow path."""
 
-    def __init__(self, destination: str, errors: Errors, max_message: int, limit_advice: str) -> None:
+    def __init__(self, destination: str, errors: ErrorMode, max_message: int, limit_advice: str) -> None:
         """`limit_advice` ends the error text of a message that is larger than `max_message`."""
         self._destination = destination
         self._errors = errors
         self._max_message = max_message
         self._limit_advice = limit_advice
-        Client._reset(self)  # not the override of a subclass, which also resets the subclass's fields
+        Client._reset(self)  # not `self._reset`: a subclass's override also uses fields of the subclass
         _clients.add(self)
 
     def __enter__(self) -> Self:
@@ -103,17 +103,17 @@ class Client(ABC):
         headers: Sequence[HeaderInput] = (),
         keep_empty: bool = False,
     ) -> bool:
-        """Send one message. Return True if it was accepted; otherwise `errors` selects the behavior.
+        """Send one message. Return True if it was accepted; otherwise do what the client's `errors` selects.
 
         Args:
             topic: the topic's name.
-            value: None is null, a tombstone.
+            value: the record value; None is null, which deletes the key from a compacted topic.
             key: the record key. It chooses the partition if the daemon has a partitioner for the topic.
-            partition_key: chooses the partition, modulo the number of partitions; None: the daemon chooses.
+            partition_key: the partition is this number modulo the number of partitions; None: the daemon chooses.
             timestamp_ms: milliseconds since the epoch; None: the current time.
             headers: record headers, as pairs of key and value; a value may be None.
-            keep_empty: an empty key or value reaches Kafka as empty. Otherwise an empty key becomes null, and the
-                daemon's configuration decides about an empty value.
+            keep_empty: True: an empty key or value stays empty in Kafka. False: an empty key becomes null, and the
+                daemon's configuration decides if an empty value does.
 
         Raise `LocalProtocolError` for arguments that the format does not allow.
         """
@@ -122,7 +122,7 @@ class Client(ABC):
         return self.send_encoded(encode_fields(topic, value, key, partition_key, timestamp_ms, headers, keep_empty))
 
     def send_encoded(self, message: Buffer) -> bool:
-        """Send a message that is already encoded; the result and the errors are those of `send()`."""
+        """Send a message that is already encoded; return and raise the same as `send()`."""
         try:
             if len(message) > self._max_message:
                 raise MessageTooLargeError(
@@ -139,7 +139,7 @@ class Client(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Close the socket. This does not affect messages that were sent."""
+        """Close the socket; sent messages still reach the daemon."""
 
     @abstractmethod
     def _transmit(self, message: Buffer) -> None:
@@ -147,16 +147,16 @@ class Client(ABC):
 
     def stats(self) -> Stats:
         """Return the counts of messages so far."""
-        with self._counting:
+        with self._count_lock:
             dropped = MappingProxyType(dict(self._dropped))
             sent, sent_bytes = self._sent_counts()
             return Stats(sent, sent_bytes, self._waiting_count(), dropped, self._connection_count())
 
     def _at_exit(self) -> None:  # noqa: B027  # only clients with a buffer act here
-        """Handle the end of the interpreter for a client that was not closed."""
+        """Send the buffered messages at the end of the interpreter, if the client was not closed."""
 
     def _waiting_count(self) -> int:
-        """Return the number of messages in the client's own buffer."""
+        """Return the number of messages in the client's buffer."""
         return 0
 
     def _connection_count(self) -> int:
@@ -168,13 +168,13 @@ class Client(ABC):
         """Return the number of sent messages, and the number of their bytes."""
 
     def _count_dropped(self, error: SendError, message_count: int = 1) -> None:
-        with self._counting:
+        with self._count_lock:
             self._dropped[error.reason] += message_count
 
     def _reset(self) -> None:
         """Initialize the state, in the constructor and in the child after a fork."""
-        # Guards the counts and the sending of datagrams.  It is reentrant, because a signal handler may send.
-        self._counting = threading.RLock()
+        # Guards the counts, and the socket of a datagram client.  It is reentrant, because a signal handler may send.
+        self._count_lock = threading.RLock()
         self._dropped: Counter[str] = Counter()
 
 
@@ -188,7 +188,10 @@ def check_path(path: str | os.PathLike[str]) -> str:
 
 
 def new_socket(family: int, kind: int, so_sndbuf: int | None) -> socket.socket:
-    """Create a blocking socket; `socket.setdefaulttimeout()` does not apply."""
+    """Create a blocking socket, also if `socket.setdefaulttimeout()` has set a timeout.
+
+    `so_sndbuf` is the size of its send buffer in bytes; None leaves the system's default.
+    """
     created = socket.socket(family, kind)
     created.settimeout(None)
     if so_sndbuf is not None:

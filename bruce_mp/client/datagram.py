@@ -1,11 +1,11 @@
 """Client of the daemon's datagram socket: one `sendto()` for each message, no thread and no reply.
 
-* The socket has no name and is not connected. Each datagram goes to the current owner of the path, so a client survives
-  restarts of the daemon.
-* When the daemon's queue is full, the client waits on a second socket, which is connected. On an unconnected socket
-  Python's blocking send would spin, because poll() always reports such a socket as writable. Calls on the first socket
-  never block, so a lock can guard it.
-* A sent datagram has reached the daemon's queue in the kernel. The client cannot learn if the daemon accepts it.
+* The client's socket is not connected. The kernel delivers each datagram to the process that is bound to the path at
+  that moment, so a client survives restarts of the daemon.
+* If the daemon's queue is full, the client waits on a second socket, which is connected: on the first one, Python's
+  blocking send would spin, because poll() always reports an unconnected socket as writable. Calls on the first socket
+  never block, so threads hold a lock only briefly.
+* A sent datagram is in the queue of the daemon's socket. The client cannot learn if the daemon accepts it.
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ from bruce_mp.client.kernels import DatagramSender
 if TYPE_CHECKING:
     import os
 
-    from bruce_mp.client.base import Errors
+    from bruce_mp.client.base import ErrorMode
     from bruce_mp.protocol.client.record_headers import Buffer
 
 __all__ = ["MAX_DATAGRAM", "DatagramClient"]
 
 MAX_DATAGRAM: Final = 64 * 1024
-"""Largest datagram that a daemon accepts by default (`input.max_datagram_size`)."""
+"""Default of the daemon's `input.max_datagram_size`, in bytes."""
 _KERNEL_OVERHEAD: Final = 32
-"""The largest AF_UNIX datagram has this many bytes less than SO_SNDBUF (Linux, unix_dgram_sendmsg)."""
+"""SO_SNDBUF less the size of the largest UNIX datagram, in bytes (Linux, unix_dgram_sendmsg)."""
 
 
 class DatagramClient(Client):
-    """Sender of messages to the daemon that is bound to `path`.
+    """Sender of messages to the daemon's UNIX datagram socket.
 
     Args:
         path: the daemon's `input.unix_datagram.path`; at most 107 bytes.
-        timeout: seconds that `send()` waits while the daemon's queue is full; `None`: without limit, 0: not at all.
+        timeout: seconds that `send()` waits while the daemon's queue is full; None: without limit, 0: not at all.
         errors: "raise" or "count", see `Client`.
-        max_message: the daemon's `input.max_datagram_size`. The daemon discards a longer message as malformed.
-        send_buffer: SO_SNDBUF in bytes, for messages beyond the system's default (`net.core.wmem_default`).
+        max_message: the daemon's `input.max_datagram_size`, because the daemon discards a longer message as malformed.
+        send_buffer: SO_SNDBUF in bytes. A message larger than the system's default (`net.core.wmem_default`) needs it.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class DatagramClient(Client):
         path: str | os.PathLike[str],
         *,
         timeout: float | None = None,
-        errors: Errors = "raise",
+        errors: ErrorMode = "raise",
         max_message: int = MAX_DATAGRAM,
         send_buffer: int | None = None,
     ) -> None:
@@ -64,17 +64,17 @@ class DatagramClient(Client):
         self._create_sender()
 
     def _create_sender(self) -> None:
-        self._sender = DatagramSender(self._counting, self._socket, self._destination, self._max_message)
+        self._sender = DatagramSender(self._count_lock, self._socket, self._destination, self._max_message)
         self._accept = self._sender.accept
 
     def close(self) -> None:
-        with self._counting:
+        with self._count_lock:
             self._sender.close()
             self._socket.close()
 
     def _transmit(self, message: Buffer) -> None:
         try:
-            with self._counting:  # so that no thread closes the descriptor during the call
+            with self._count_lock:  # so that no thread closes the descriptor during the call
                 self._socket.sendto(message, socket.MSG_DONTWAIT, self._destination)
         except BlockingIOError as error:
             self._wait_and_send(message, error)
@@ -83,7 +83,7 @@ class DatagramClient(Client):
         self._sender.count(len(message))
 
     def _wait_and_send(self, message: Buffer, queue_full: OSError) -> None:
-        """Send a message for which the queue was full (error `queue_full`), within `timeout`."""
+        """Wait up to `timeout` for room in the daemon's queue, and send; `queue_full` is the error of the first try."""
         if self.timeout == 0:
             raise self._explain(queue_full, len(message)) from queue_full
         try:
@@ -106,7 +106,7 @@ class DatagramClient(Client):
         return self._sender.sent, self._sender.sent_bytes
 
     def _explain(self, error: OSError, size: int) -> SendError:
-        """Return the SendError for the kernel's error at a message of `size` bytes."""
+        """Return the SendError for a kernel error that occurred while a message of `size` bytes was sent."""
         if error.errno == errno.EMSGSIZE:
             return MessageTooLargeError(self._too_large_text(size))
         if isinstance(error, (BlockingIOError, TimeoutError)):

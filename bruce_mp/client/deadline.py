@@ -14,25 +14,25 @@ class Deadline:
     def __init__(self, seconds: float | None) -> None:
         self._end = None if seconds is None else time.monotonic() + seconds
 
-    def left(self) -> float | None:
-        """Return the remaining seconds, at least 0, or `None` without a limit."""
+    def remaining_s(self) -> float | None:
+        """Return the remaining seconds, at least 0; None if there is no limit."""
         return None if self._end is None else max(0.0, self._end - time.monotonic())
 
-    def at_most(self, seconds: float) -> float:
+    def remaining_at_most(self, seconds: float) -> float:
         """Return the remaining seconds, but at most `seconds`."""
-        left = self.left()
-        return seconds if left is None else min(left, seconds)
+        remaining = self.remaining_s()
+        return seconds if remaining is None else min(remaining, seconds)
 
     def allows(self, seconds: float) -> bool:
-        """Return True if a wait of this length ends before the deadline."""
+        """Return True if a wait of `seconds` ends before the deadline."""
         return self._end is None or time.monotonic() + seconds <= self._end
 
     def poll_ms(self) -> int | None:
-        """Return the remaining time for poll(), in ms, rounded up to avoid a busy loop in the last millisecond."""
-        left = self.left()
-        return None if left is None else math.ceil(left * 1000)
+        """Return the timeout in ms for poll(), rounded up to avoid a busy loop in the last ms; None without a limit."""
+        remaining = self.remaining_s()
+        return None if remaining is None else math.ceil(remaining * 1000)
 
     def lock_timeout_s(self, minimum_s: float) -> float:
-        """Return the timeout for Lock.acquire(): at least `minimum_s`, even after the deadline; -1 without a limit."""
-        left = self.left()
-        return -1 if left is None else max(left, minimum_s)
+        """Return the timeout for Lock.acquire(), at least `minimum_s` even after the deadline; -1 without a limit."""
+        remaining = self.remaining_s()
+        return -1 if remaining is None else max(remaining, minimum_s)

@@ -1,4 +1,4 @@
-"""Errors between a client and the daemon. Each has a reason under which clients count it."""
+"""The errors of sending to the daemon. Clients count failed messages by the `reason` of their error."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = [
 
 
 class SendError(BruceError):
-    """A message or attempt was not accepted. Unless a subclass says otherwise, the daemon received none of it."""
+    """A message or attempt was not sent. Unless a subclass says otherwise, the daemon has not received it."""
 
     reason: ClassVar[str] = "error"
     """The name under which `Stats.dropped` counts the message."""
@@ -48,15 +48,15 @@ class MessageRefusedError(SendError):
 class AttemptLostError(SendError):
     """The connection broke within an attempt.
 
-    The daemon delivers the attempt if its end frame arrived, and discards the attempt otherwise. The client cannot know
-    which of the two happens. Repeating the attempt is safe if it was an `attempt(name, unique=True)`.
+    The daemon delivers the attempt if its end frame arrived, and discards it otherwise; the client cannot know if it
+    arrived. Only an `attempt(name, unique=True)` can be repeated without a risk of delivering its messages twice.
     """
 
     reason = "attempt"
 
 
 class SendTimeoutError(SendError):
-    """The daemon did not read in time, or other threads held the connection. A later send may succeed."""
+    """The daemon did not read in time, or other threads used the client for too long. A later send may succeed."""
 
     reason = "timeout"
 
@@ -82,7 +82,7 @@ _UNREACHABLE_TEXTS: Final = {
 
 
 def error_for(destination: str, error: OSError) -> SendError:
-    """Return the SendError for an error of the kernel when it sends or connects to `destination`."""
+    """Return the SendError for a kernel error of a send or connect call to `destination`."""
     if error.errno == errno.EBADF:
         return ClientClosedError(f"{destination}: the client is closed. Create a new one.")
     if error.errno in _UNREACHABLE_TEXTS:

@@ -1,8 +1,8 @@
 """`flush()`: the barrier request, the daemon's answer, and the messages with an unknown outcome.
 
-A barrier is a request for the outcome of all earlier messages of the connection. The daemon's answer counts from the
-first message of the connection, while an `Outcome` counts from the last flush. If the connection breaks, the outcome of
-the messages since the last flush is unknown.
+A barrier is a request for the outcome of all earlier messages of the connection. The daemon's answer has counts of all
+messages of the connection, but an `Outcome` has counts of the messages since the last flush. If the connection breaks,
+the outcome of the messages since the last flush is unknown.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ if TYPE_CHECKING:
     from bruce_mp.client.deadline import Deadline
     from bruce_mp.protocol.client.answer_reader import AnswerReader
 
-__all__ = ["FlushError", "FlushLedger", "FlushRequest", "LevelName", "Outcome", "read_answer"]
+__all__ = ["FlushError", "FlushRequest", "LevelName", "Outcome", "UnflushedMessages", "read_answer"]
 
 LevelName = Literal["received", "delivered", "durable"]
 
 READ_SIZE: Final = 1 << 16
 MAX_LIMIT_MS: Final = 2**31 - 1
-"""The largest time limit that a barrier can carry."""
+"""The largest time limit that fits into a barrier; a flush without a limit uses it."""
 DAEMON_FRACTION: Final = 0.9
-"""Fraction of a flush's time limit that the daemon gets; the rest is for the transfer of its answer."""
+"""The daemon's time limit for an answer, as a fraction of the flush's; the rest is for the transfer of the answer."""
 
-ZERO_COUNTS: Final = BarrierAnswer(b"", BarrierStatus.DONE, 0, 0, 0)
+ZERO_COUNTS: Final = BarrierAnswer(b"", BarrierStatus.DONE, received=0, delivered=0, discarded=0)
 
 _STATUS_TEXTS: Final = {
     BarrierStatus.TIMED_OUT: "the time limit passed. The daemon still delivers the rest; flush again for the outcome.",
@@ -50,19 +50,19 @@ class Outcome:
     """Counts of the messages since the last flush, or since the connection was opened, whichever is later."""
 
     received: int
-    """Messages that reached the daemon."""
+    """Number of messages that reached the daemon."""
     delivered: int
-    """Messages that Kafka acknowledged."""
+    """Number of messages that Kafka acknowledged."""
     discarded: int
-    """Messages that the daemon discarded."""
+    """Number of messages that the daemon discarded."""
     reasons: Mapping[str, int] = field(default_factory=dict)
-    """Discarded messages by reason, such as BAD_TOPIC."""
+    """Number of discarded messages by reason, such as BAD_TOPIC."""
 
 
 class FlushError(SendError):
     """Some messages have no known outcome; each of them may be delivered or not.
 
-    `outcome` holds the daemon's counts from its answer; `None` without an answer.
+    `outcome` has the counts that the daemon answered; it is None if no answer came.
     """
 
     reason = "flush"
@@ -73,10 +73,10 @@ class FlushError(SendError):
 
 
 class FlushRequest:
-    """The barrier request of one flush, with a random token; `frame` has the bytes of the request."""
+    """The barrier of one flush. Its answer repeats the random `token`; `frame` is the encoded barrier."""
 
     def __init__(self, level: LevelName, deadline: Deadline) -> None:
-        left = deadline.left()
+        left = deadline.remaining_s()
         limit_ms = MAX_LIMIT_MS if left is None else min(int(left * 1000 * DAEMON_FRACTION), MAX_LIMIT_MS)
         self.token = os.urandom(TOKEN_BYTES)
         self.frame = encode_barrier(self.token, Level[level.upper()], limit_ms)
@@ -85,7 +85,7 @@ class FlushRequest:
 def read_answer(
     connection: socket.socket, reader: AnswerReader, request: FlushRequest, deadline: Deadline
 ) -> BarrierAnswer:
-    """Read the answer to a request. Raise FlushError on timeout, OSError if the connection ends."""
+    """Read the answer to a request. Raise FlushError if none comes in time, OSError if the connection ends."""
     poll = select.poll()
     poll.register(connection, select.POLLIN)
     while True:
@@ -107,18 +107,18 @@ def _barrier_answers(reader: AnswerReader, data: bytes) -> list[BarrierAnswer]:
 
 
 class FlushMark(NamedTuple):
-    """The messages that a flush request covers."""
+    """The state of `UnflushedMessages` when a flush request was sent."""
 
     ended_connection_count: int
-    """Number of connections that ended before the request was sent; it identifies the connection."""
+    """Number of connections that had ended before; it identifies the connection of the request."""
     written_count: int
     """Number of messages written to the connection since its last flush."""
     flushed_counts: BarrierAnswer
-    """The daemon's counts for the connection at the last flush."""
+    """The daemon's answer to the previous flush of the connection."""
 
 
-class FlushLedger:
-    """Counts the messages written since the last flush. The caller holds a lock."""
+class UnflushedMessages:
+    """The number of messages written since the last flush, and their outcome. The caller holds a lock."""
 
     def __init__(self) -> None:
         self._ended_connection_count = 0
@@ -126,26 +126,26 @@ class FlushLedger:
         self._uncertain_count = 0
         """Number of messages with an unknown outcome."""
         self._flushed_counts = ZERO_COUNTS
-        """The daemon's counts for the connection at its last flush."""
+        """The daemon's answer to the last flush of the connection."""
 
     def on_written(self, message_count: int) -> None:
         """Count messages written to the connection."""
         self._written_count += message_count
 
     def on_connection_ended(self) -> None:
-        """Count all unflushed messages of the connection as uncertain: no later connection reports their outcome."""
+        """Count the unflushed messages of the connection as uncertain: no later connection reports their outcome."""
         self._uncertain_count += self._written_count
         self._ended_connection_count += 1
         self._written_count = 0
         self._flushed_counts = ZERO_COUNTS
 
     def mark(self) -> FlushMark:
-        """Return the mark for a request that is sent now. Raise FlushError if `raise_if_uncertain` raises it."""
+        """Return the mark for a request that is sent now; first call `raise_if_uncertain`."""
         self.raise_if_uncertain()
         return FlushMark(self._ended_connection_count, self._written_count, self._flushed_counts)
 
     def raise_if_uncertain(self) -> None:
-        """Raise FlushError if a connection with unflushed messages broke; the next call does not raise for it again."""
+        """Raise FlushError if a connection with unflushed messages broke since the last call."""
         if self._uncertain_count:
             uncertain, self._uncertain_count = self._uncertain_count, 0
             raise FlushError(
@@ -153,9 +153,9 @@ class FlushLedger:
             )
 
     def resolve(self, mark: FlushMark, answer: BarrierAnswer) -> Outcome:
-        """Return the outcome that an answer reports.
+        """Return the outcome of the messages that `mark` covers, from the answer to its request.
 
-        Raise FlushError if the answer is not final, or if a connection with unflushed messages broke.
+        Raise FlushError if messages have no outcome yet, or if a connection with unflushed messages broke.
         """
         is_current = mark.ended_connection_count == self._ended_connection_count
         if not is_current:
@@ -163,14 +163,14 @@ class FlushLedger:
         outcome = _difference(answer, mark.flushed_counts)
         if answer.status is not BarrierStatus.DONE:
             raise FlushError(_STATUS_TEXTS[answer.status], outcome)
-        if is_current:  # else the answer is about an earlier connection, and the present one counts from 0
+        if is_current:  # the counts of a later connection do not include these messages
             self._flushed_counts = answer
             self._written_count -= mark.written_count
         return outcome
 
 
 def _difference(now: BarrierAnswer, before: BarrierAnswer) -> Outcome:
-    """Return the counts of `now` less those of `before`, an earlier answer on the same connection."""
+    """Return the counts of the answer `now` minus those of `before`, an earlier answer on the same connection."""
     reasons = {_reason_name(reason): count - before.reasons.get(reason, 0) for reason, count in now.reasons.items()}
     return Outcome(
         now.received - before.received,

@@ -1,7 +1,7 @@
 """Handler of Python's `logging` that sends records to Kafka without disturbing the logging program.
 
-The handler never waits and never raises, and it counts records that it could not send. It may cross a `fork()`, as its
-client does.
+The handler never waits, never raises an error, and counts the records that it could not send. A program may `fork()`
+after it has created the handler.
 """
 
 from __future__ import annotations
@@ -31,10 +31,9 @@ class BruceHandler(logging.Handler):
         topic: topic of the messages.
         path: the daemon's `input.unix_datagram.path`.
         key: Kafka key of the messages, or a function that returns the key of a record.
-        client: a client to use instead of a `DatagramClient`. It must not wait (`timeout=0`); the handler closes it.
+        client: a client to use instead of a `DatagramClient`; the handler closes it. Raise ValueError if its timeout is
+            not 0, because the handler must not wait.
         level: as in `logging`.
-
-    Raise ValueError for a client with another timeout than 0.
     """
 
     def __init__(
@@ -70,7 +69,7 @@ class BruceHandler(logging.Handler):
         return self._client.stats()
 
     def close(self) -> None:
-        """Close the client. `stats()` counts the records that it could not send."""
+        """Close the client; `stats()` counts the records that the client could not send as dropped."""
         with suppress(SendError):
             self._client.close()
         super().close()

@@ -1,7 +1,7 @@
 """Stream connection to the daemon that reconnects after a break, with growing waits between the tries (back-off).
 
 The owner holds a lock around every method except `interrupt` and `sleep`. One thread may read from the connection
-without the lock. While it reads, other threads must not close the socket: they only shut it down, and the reading
+without the lock. While this thread reads, other threads do not close the socket: they shut it down, and the reading
 thread closes it.
 """
 
@@ -28,14 +28,14 @@ __all__ = ["ConnectionBrokenError", "ReconnectingLink"]
 
 FIRST_BACKOFF_S: Final = 0.05
 MAX_BACKOFF_S: Final = 5.0
-"""Each try to connect doubles the wait before the next, up to this, so a restarted daemon is found within this time."""
+"""Longest wait between two tries to connect, and so the longest time until the client finds a restarted daemon."""
 READ_SIZE: Final = 1 << 16
 MAX_CONNECT_S: Final = 5.0
-"""Longest wait in one try to connect, so that a call without a time limit notices a `close()`."""
+"""Longest duration of one try to connect: a thread that waits without a time limit must notice a `close()`."""
 MIN_CONNECT_S: Final = 0.001
-"""Shortest timeout of a try: with 0, connect() over TCP would always fail, and over loopback this much is enough."""
+"""Shortest timeout of a try: connect() over TCP always fails with 0, and needs less than this on the loopback."""
 NO_PERMISSION: Final = frozenset({errno.EACCES, errno.EPERM})
-"""Errors that do not pass by waiting, except while the daemon starts."""
+"""Errors of missing permission. Waiting does not help, except while the daemon starts (see `_record_denial`)."""
 
 Address = str | tuple[str, int]
 
@@ -45,7 +45,7 @@ class ConnectionBrokenError(Exception):
 
 
 class ReconnectingLink:
-    """Connection to `address`, a path or (host, port). The first write opens it."""
+    """Connection to `address`, a path or (host, port); `destination` names it in errors. `connect` opens it."""
 
     def __init__(self, destination: str, address: Address, so_sndbuf: int | None) -> None:
         self._destination = destination
@@ -53,15 +53,15 @@ class ReconnectingLink:
         self._so_sndbuf = so_sndbuf
         self._socket: socket.socket | None = None
         self._read_from: socket.socket | None = None
-        """The connection from which a thread reads without the lock."""
+        """The connection from which a thread reads without the lock; None if no thread does."""
         self._reader = AnswerReader()
         self._next_try_s = 0.0
-        """Monotonic time of the next try to connect."""
+        """Monotonic time before which no try to connect begins."""
         self._backoff_s = FIRST_BACKOFF_S
         self._closed = threading.Event()
         self._outage = OutageWarning()
         self._is_denied = False
-        """True if the last try failed for want of permission."""
+        """True if the last try to connect failed because permission is missing."""
         self.connection_count = 0
         """Number of connections opened so far."""
 
@@ -83,7 +83,7 @@ class ReconnectingLink:
     def _try_connect(self, deadline: Deadline) -> None:
         self._schedule_next_try()
         try:
-            self._socket = self._open(deadline.at_most(MAX_CONNECT_S))
+            self._socket = self._open(deadline.remaining_at_most(MAX_CONNECT_S))
         except OSError as error:
             failure = self._explain(error)
             self._outage.on_failure(failure)
@@ -96,10 +96,10 @@ class ReconnectingLink:
             self.connection_count += 1
 
     def _record_denial(self, error: OSError) -> bool:
-        """Record if a failed try was denied permission, and return True at the second denial in a row.
+        """Record if a try failed because permission is missing. Return True if the try before it failed for this, too.
 
-        The first denial may be temporary, because a starting daemon creates the socket before it sets the owner. A
-        denial resets the back-off, so that every later call fails soon.
+        A single denial may be temporary, because a starting daemon creates the socket before it sets its owner. A
+        denial resets the back-off, so that the second try follows soon.
         """
         was_denied, self._is_denied = self._is_denied, error.errno in NO_PERMISSION
         if self._is_denied:
@@ -164,20 +164,20 @@ class ReconnectingLink:
             raise SendTimeoutError(f"{self._destination}: the daemon did not read in time.")
 
     def _is_closed_by_daemon(self, connection: socket.socket) -> bool:
-        """Return True at the end of the stream. Over TCP, a write after that would succeed, but lose its data."""
+        """Return True if the daemon has closed the connection: over TCP, a write would succeed, but lose its data."""
         try:
             return not connection.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
         except BlockingIOError:
             return False
 
     def begin_reading(self) -> tuple[socket.socket, AnswerReader]:
-        """Return the connection, to read it without the lock until `end_reading`."""
+        """Return the connection and its answer reader; the caller may use both without the lock until `end_reading`."""
         assert self._socket is not None
         self._read_from = self._socket
         return self._socket, self._reader
 
     def end_reading(self) -> None:
-        """Release the connection after reading, and close it if it was dropped during the read."""
+        """End the use that `begin_reading` allowed; close the connection if `disconnect` has dropped it since then."""
         if self._read_from is not None and self._read_from is not self._socket:
             self._read_from.close()
         self._read_from = None
@@ -185,12 +185,12 @@ class ReconnectingLink:
     # --- disconnecting -----------------------------------------------------------------------------------------------
 
     def disconnect(self) -> bool:
-        """Drop the connection. Return True if one existed."""
+        """Drop the connection. Return True if there was one."""
         dropped, self._socket = self._socket, None
         if dropped is None:
             return False
         if dropped is self._read_from:
-            _shut_down(dropped, socket.SHUT_RDWR)  # the reader wakes up and closes it
+            _shut_down(dropped, socket.SHUT_RDWR)  # the reading thread wakes up, and closes the socket
         else:
             dropped.close()
         return True
@@ -200,7 +200,7 @@ class ReconnectingLink:
         return connection is self._socket and self.disconnect()
 
     def interrupt(self) -> None:
-        """Wake the thread that holds the lock and waits, and let no thread connect. The caller needs no lock."""
+        """Wake a thread that holds the lock and waits, and let no thread connect again. The caller needs no lock."""
         self._closed.set()
         if (connection := self._socket) is not None:
             _shut_down(connection, socket.SHUT_RDWR)
@@ -211,7 +211,7 @@ class ReconnectingLink:
         if self._socket is not None and self._socket is not self._read_from:
             _shut_down(self._socket, socket.SHUT_WR)
             with suppress(OSError):
-                # Read answers first: closing a TCP connection with unread data resets it, and discards sent messages.
+                # Read answers first: a close with unread data resets a TCP connection, and so discards sent messages.
                 self._socket.recv(READ_SIZE, socket.MSG_DONTWAIT)
         self.disconnect()
 
@@ -220,7 +220,7 @@ class ReconnectingLink:
         self._closed.wait(seconds)
 
     def abandon_after_fork(self) -> None:
-        """Close this process's copies of its parent's sockets."""
+        """Close the sockets that a forked child has inherited; the connections of the parent stay open."""
         for inherited in (self._socket, self._read_from):
             if inherited is not None:
                 inherited.close()

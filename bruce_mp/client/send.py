@@ -1,7 +1,7 @@
 """`bruce send`: send messages from the command line, a file or standard input to the daemon.
 
-Exit status: 0 if the kernel accepted every message, 1 if not or if `--flush` finds one undelivered, 2 for wrong
-options. The number of sent messages goes to standard error at the end, also after an error.
+Exit status: 2 for wrong options; 1 if the kernel did not accept a message, or if `--flush` finds an undelivered one;
+else 0. At the end the command writes the number of sent messages to standard error, also after an error.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ __all__ = ["add_arguments", "run"]
 
 _INTEGER: Final = re.compile(r"-?[0-9]{1,10}")
 _SIZE_BYTES: Final = 4
-"""Length of the field Size, with which a message begins."""
+"""Length of the field Size, the first field of a message."""
 _STANDARD_INPUT: Final = "-"
 LINGER_S: Final = 0.01
-"""Time for which messages gather before one write sends them together."""
+"""Time for which messages gather before they are written together."""
 TIMEOUT_S: Final = 60.0
-"""Longest wait for a daemon that does not read, short enough for an interactive user."""
+"""Longest wait for a daemon that does not read; a user at a terminal should not wait longer."""
 CONNECT_S: Final = 2.0
-"""Time limit for connecting to a stream socket; the daemon may be starting."""
+"""Time limit for connecting to a stream socket; it is not 0, because the daemon may be starting."""
 
 
 class UsageError(BruceError):
@@ -73,7 +73,7 @@ def _parse_header(text: str) -> Header:
 def add_arguments(parser: ArgumentParser) -> None:
     """Add the options of `bruce send`.
 
-    Two of them have a second spelling, with an underscore, as in `to_bruce`, the tool of the old daemon.
+    The spellings with an underscore are those of `to_bruce`, the tool of the C++ daemon.
     """
     natural_number = _integer(0, 2**31 - 1)
     parser.add_argument("--version", action="version", version=f"bruce {__version__}")
@@ -144,7 +144,9 @@ def _create_client(args: Namespace) -> Client:
     """Create a client that accepts messages of any size, because `_send_all` enforces the limit."""
     linger = 0.0 if args.interval else LINGER_S
     if args.socket_path is not None:
-        so_sndbuf = args.max_size if (args.max_size or 0) > MAX_DATAGRAM else None  # up to this, the default suffices
+        so_sndbuf = (
+            args.max_size if (args.max_size or 0) > MAX_DATAGRAM else None
+        )  # SO_SNDBUF needs no change up to this size
         return DatagramClient(args.socket_path, max_message=MAX_MESSAGE, send_buffer=so_sndbuf)
     if args.stream_socket_path is not None:
         return StreamClient(args.stream_socket_path, timeout=TIMEOUT_S, linger=linger, max_message=MAX_MESSAGE)
@@ -156,7 +158,7 @@ def _destination(args: Namespace) -> str:
 
 
 def _send_all(client: Client, args: Namespace) -> None:
-    """Send the messages, and flush if --flush is given; raise BruceError if the daemon discarded some of them."""
+    """Send the messages, and flush if --flush is given; raise BruceError if a flush reports discarded messages."""
     if isinstance(client, (StreamClient, TcpClient)):
         client.connect(CONNECT_S)
     for number, message in enumerate(_messages(args), 1):
@@ -233,7 +235,7 @@ def _values(args: Namespace) -> Iterator[bytes]:
 
 
 def _reads_standard_input(args: Namespace) -> bool:
-    """Return True if --stdin is given, or if no option gives a value; --seq gives one, the number."""
+    """Return True if --stdin is given, or if no option gives a value; with --seq, the number is the value."""
     has_value = args.value is not None or args.null or args.seq or args.lines is not None
     return bool(args.stdin) or not has_value
 

@@ -1,16 +1,16 @@
 """Clients of the daemon's stream inputs: back-pressure instead of discards, several messages per write, and `flush()`.
 
-* The first message opens the connection, and the client reopens it after a break, with growing back-off. It resends a
-  partly written message whole.
-* Without `linger` each message is written at once. With `linger`, messages gather in a buffer for that time, and the
-  *writer thread*, which is started on demand, then writes them. The thread also writes the rest of a message that
-  `send()` wrote in part.
-* Messages written before a connection broke may or may not have reached the daemon. `flush()` succeeds only if no
+* The first message opens the connection. After a break, the client connects again, with growing back-off, and sends a
+  partly written message again from its start.
+* If `linger` is 0, `send()` writes each message at once. Otherwise messages gather in a buffer for `linger` seconds.
+  Then the *writer thread*, which is started on demand, writes them. It also writes the rest of a message if `send()`
+  could write only a part in time.
+* If a connection breaks, messages written to it may or may not have reached the daemon. `flush()` succeeds only if no
   connection broke since the last flush.
 * One lock guards the state; a thread that cannot acquire it in time raises `SendTimeoutError`. A thread that waits for
   the answer to a flush does not hold the lock.
-* While a write is scheduled, `SendBuffer.accept`, the fast path of `send()`, buffers messages without this module,
-  until the buffer has `SendBuffer.room` bytes.
+* While the writer thread is scheduled, `SendBuffer.accept`, the fast path of `send()`, buffers messages without calling
+  this module, until the buffer has `SendBuffer.fill_limit` bytes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Final
 from bruce_mp.client.base import Client, check_path
 from bruce_mp.client.deadline import Deadline
 from bruce_mp.client.errors import AttemptLostError, ClientClosedError, MessageRefusedError, SendError, SendTimeoutError
-from bruce_mp.client.flush import FlushError, FlushLedger, FlushRequest, read_answer
+from bruce_mp.client.flush import FlushError, FlushRequest, UnflushedMessages, read_answer
 from bruce_mp.client.kernels import SendBuffer
 from bruce_mp.client.reconnecting_link import ConnectionBrokenError, ReconnectingLink
 from bruce_mp.errors import LocalProtocolError
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import TracebackType
 
-    from bruce_mp.client.base import Errors
+    from bruce_mp.client.base import ErrorMode
     from bruce_mp.client.flush import FlushMark, LevelName, Outcome
     from bruce_mp.client.reconnecting_link import Address
     from bruce_mp.protocol.client.record_headers import Buffer
@@ -43,21 +43,21 @@ if TYPE_CHECKING:
 __all__ = ["MAX_STREAM_MESSAGE", "StreamClient", "TcpClient"]
 
 MAX_STREAM_MESSAGE: Final = 2 * 1024 * 1024 + 4
-"""Largest message that a daemon accepts by default (`input.max_stream_size`), including the 4 bytes of Size."""
+"""Default of the daemon's `input.max_stream_size`, and 4 bytes for the field Size, which that setting leaves out."""
 DEFAULT_BUFFER: Final = 1024 * 1024
-"""Bytes that may wait for a daemon that restarts or does not read; when there are more, `send()` waits."""
+"""Number of bytes that may gather in the buffer before `send()` waits."""
 WRITE_SIZE: Final = 64 * 1024
-"""Bytes in the buffer that trigger a write before the linger ends."""
+"""Number of bytes in the buffer at which `send()` writes before `linger` has passed."""
 RETRY_S: Final = 0.05
-"""Shortest time between two writes to a daemon that does not read."""
+"""Shortest pause of the writer thread between two writes to a daemon that does not read."""
 MIN_LOCK_WAIT_S: Final = 0.02
-"""Shortest wait for the lock: even with `timeout=0`, a short call of another thread causes no `SendTimeoutError`."""
+"""Shortest timeout for the lock, so that a short call of another thread causes no error with `timeout=0`."""
 EXIT_WRITE_S: Final = 1.0
-"""Time limit for the last write when the interpreter ends without a `close()`, or an exception ends a `with` block."""
+"""Time limit for the last write if the interpreter ends without a `close()`, or an exception ends a `with` block."""
 NO_LIMIT: Final = Deadline(None)
 LOOPBACK: Final = "127.0.0.1"
 MAX_BREAKS: Final = 5
-"""Consecutive connections that may break within the same message before the client drops the message."""
+"""Number of consecutive connections that break within the same message, at which the client drops the message."""
 
 
 @unique
@@ -79,7 +79,7 @@ class _ConnectedClient(Client):
         timeout: float | None,
         linger: float,
         buffer: int,
-        errors: Errors,
+        errors: ErrorMode,
         max_message: int,
         send_buffer: int | None,
     ) -> None:
@@ -90,7 +90,7 @@ class _ConnectedClient(Client):
         self._so_sndbuf = send_buffer
         self._closed = False
         advice = "Send less at once. If the daemon's input.max_stream_size is larger, set the client's max_message."
-        self._destination = destination  # `_initialize` needs this field and the next one
+        self._destination = destination  # `_initialize` uses this field and the next one
         self._max_message = max_message
         self._initialize()
         super().__init__(destination, errors, max_message, advice)
@@ -103,7 +103,7 @@ class _ConnectedClient(Client):
         self._outgoing = SendBuffer(self._lock, self._max_message)
         self._accept = self._outgoing.accept
         self._sent = self._sent_bytes = 0
-        self._ledger = FlushLedger()
+        self._unflushed = UnflushedMessages()
         self._breaks_in_message = 0
         self._attempt_state = _AttemptState.NONE
         self._link = ReconnectingLink(self._destination, self._address, self._so_sndbuf)
@@ -118,7 +118,7 @@ class _ConnectedClient(Client):
     def connect(self, timeout: float | None = None) -> None:
         """Connect now instead of at the first message, so that errors show early.
 
-        Try for `timeout` seconds (None: without limit), then raise the SendError that describes the failure.
+        Raise a SendError if no connection is possible within `timeout` seconds; None: no limit.
         """
         deadline = Deadline(timeout)
         with self._exclusive(deadline):
@@ -148,11 +148,14 @@ class _ConnectedClient(Client):
     def attempt(self, name: str = "", *, keep_timestamps: bool = False, unique: bool = False) -> Iterator[None]:
         """Deliver all messages of the `with` block together when it succeeds, or none.
 
-        If the block raises, or the connection breaks, the daemon discards its messages. A `flush()` after the block
-        reports the outcome. `name` identifies the sender in the daemon's log. With `keep_timestamps`, from this attempt
-        until the next one begins, the daemon keeps the timestamps of messages, however old they are. With `unique` the
-        daemon delivers one attempt of this name, and discards repetitions. Raise `AttemptLostError` if the connection
-        broke, and `LocalProtocolError` for an attempt within an attempt, or a `name` that is too long or has a NUL.
+        If the block raises an exception, or the connection breaks, the daemon discards the messages. A `flush()` after
+        the block reports the outcome. Raise `AttemptLostError` if the connection broke, and `LocalProtocolError` for an
+        attempt within an attempt.
+
+        Args:
+            name: identifies the sender in the daemon's log.
+            keep_timestamps: True: the daemon keeps timestamps of any age, until the next attempt of this client begins.
+            unique: True: the daemon delivers only one attempt of this name and user, and discards repetitions.
         """
         self._begin_attempt(encode_begin(name, keeps_timestamps=keep_timestamps, is_unique=unique))
         try:
@@ -168,7 +171,7 @@ class _ConnectedClient(Client):
             self._check_usable()
             if self._attempt_state is not _AttemptState.NONE:
                 raise LocalProtocolError("An attempt is open on this client: end it first, or create another client.")
-            self._write(deadline)  # earlier messages first, so that a later break concerns the attempt alone
+            self._write(deadline)  # earlier messages are then safe from `_lose_attempt`, which clears the buffer
             self._link.connect(deadline)
             self._attempt_state = _AttemptState.OPEN
             self._outgoing.append(frame, is_message=False)
@@ -192,16 +195,16 @@ class _ConnectedClient(Client):
             self._lose_attempt()
             self._attempt_state = _AttemptState.NONE
 
-    def _lose_attempt(self, own_count: int = 0) -> None:
-        """End an open attempt: disconnect, clear the buffer, and count the messages in it as dropped.
+    def _lose_attempt(self, caller_count: int = 0) -> None:
+        """End an open attempt: disconnect, clear the buffer, and count its messages as dropped.
 
-        The last `own_count` messages are not counted, because the thread that sends them counts them itself.
+        The count leaves out `caller_count` messages of the buffer, which the caller counts as dropped.
         """
         if self._attempt_state is _AttemptState.OPEN:
             self._attempt_state = _AttemptState.LOST
             if self._link.disconnect():
-                self._ledger.on_connection_ended()
-            self._count_dropped(self._attempt_lost_error(), self._outgoing.clear() - own_count)
+                self._unflushed.on_connection_ended()
+            self._count_dropped(self._attempt_lost_error(), self._outgoing.clear() - caller_count)
 
     def _attempt_lost_error(self) -> AttemptLostError:
         return AttemptLostError(f"{self._destination}: the connection broke within an attempt. Repeat the attempt.")
@@ -213,27 +216,27 @@ class _ConnectedClient(Client):
             self._write(deadline)
         self._outgoing.append(message)
         if len(self._outgoing) >= WRITE_SIZE:
-            with suppress(SendError):  # the writer thread retries; after a lost attempt, the next send fails
+            with suppress(SendError):  # the writer thread retries; if the attempt is lost, the next `send()` raises
                 self._write(Deadline(0))
         self._wake_writer()
-        # The fast path buffers messages up to this room; then a `send()` comes here again, and writes.
-        self._outgoing.room = min(self._buffer_size, len(self._outgoing) + WRITE_SIZE)
+        # Up to this limit the fast path buffers messages; the next `send()` then comes here again, and writes.
+        self._outgoing.fill_limit = min(self._buffer_size, len(self._outgoing) + WRITE_SIZE)
 
     def _write_through(self, message: Buffer, deadline: Deadline) -> None:
         self._outgoing.append(message)
         try:
-            self._write(deadline, own_count=1)
-        except AttemptLostError:  # `_lose_attempt` has cleared the buffer
+            self._write(deadline, caller_count=1)
+        except AttemptLostError:  # `_lose_attempt` has removed the message already
             raise
         except SendError:
             if self._outgoing.remove_last():
                 raise
-            self._wake_writer()  # the message is partly written, and the writer thread writes the rest
+            self._wake_writer()  # the message is partly written: the writer thread writes the rest
 
-    def _write(self, deadline: Deadline, *, own_count: int = 0) -> None:
+    def _write(self, deadline: Deadline, *, caller_count: int = 0) -> None:
         """Write all buffered messages. Raise SendError on timeout, AttemptLostError if a break ends an attempt.
 
-        Count the messages of a lost attempt as dropped, except the last `own_count`, which the caller counts.
+        `caller_count` is as in `_lose_attempt`.
         """
         while self._outgoing:
             self._link.connect(deadline)
@@ -241,7 +244,7 @@ class _ConnectedClient(Client):
                 with self._outgoing.unwritten() as data:
                     size = self._link.write(data, deadline)
             except ConnectionBrokenError:
-                self._on_break(own_count)
+                self._on_break(caller_count)
             else:
                 self._on_written(size)
 
@@ -250,19 +253,19 @@ class _ConnectedClient(Client):
         if completed.byte_count:
             self._breaks_in_message = 0
             self._link.reset_backoff()
-            self._ledger.on_written(completed.message_count)
-            with self._counting:
+            self._unflushed.on_written(completed.message_count)
+            with self._count_lock:
                 self._sent += completed.message_count
                 self._sent_bytes += completed.byte_count
 
-    def _on_break(self, own_count: int) -> None:
-        """Handle a break of the connection: raise AttemptLostError in an attempt, else prepare to send again.
+    def _on_break(self, caller_count: int) -> None:
+        """Handle a break of the connection: raise AttemptLostError in an attempt, else prepare to write again.
 
-        Drop the first message if too many connections broke within it, because the daemon seems to refuse it.
+        If `MAX_BREAKS` connections broke within the first message, drop it: the daemon seems to refuse it.
         """
-        self._ledger.on_connection_ended()
+        self._unflushed.on_connection_ended()
         if self._attempt_state is _AttemptState.OPEN:
-            self._lose_attempt(own_count)
+            self._lose_attempt(caller_count)
             raise self._attempt_lost_error()
         was_in_message = self._outgoing.rewind()
         self._breaks_in_message = self._breaks_in_message + 1 if was_in_message else 0
@@ -272,9 +275,9 @@ class _ConnectedClient(Client):
 
     @contextmanager
     def _exclusive(self, deadline: Deadline) -> Iterator[None]:
-        """Hold the lock, and close the fast path of `send()`, so that other threads wait for the lock."""
+        """Hold the lock, and disable the fast path of `send()`, so that other threads wait for the lock."""
         with self._locked(self._lock, deadline):
-            self._outgoing.room = 0
+            self._outgoing.fill_limit = 0
             yield
 
     @contextmanager
@@ -311,11 +314,15 @@ class _ConnectedClient(Client):
     # --- flushing ----------------------------------------------------------------------------------------------------
 
     def flush(self, timeout: float | None = None, level: LevelName = "delivered") -> Outcome:
-        """Wait until every earlier message has its outcome: Kafka acknowledged it, or the daemon discarded it.
+        """Wait until every earlier message has reached `level`, and return the counts of outcomes.
 
-        With the level "received", wait only until the daemon has received them; with "durable", until each has its
-        outcome or is in the journal on disk. Wait at most `timeout` seconds (None: without limit). Raise `FlushError`
-        on timeout, or if the connection broke since the last flush; the client then does not resend messages by itself.
+        Raise `FlushError` on timeout, or if the connection broke since the last flush. The client does not send
+        messages again that may be lost.
+
+        Args:
+            timeout: longest wait in seconds; None: without limit.
+            level: "delivered": Kafka has acknowledged each message, or the daemon has discarded it; "durable": this, or
+                the message is in the journal on disk; "received": the daemon has received each message.
         """
         deadline = Deadline(timeout)
         try:
@@ -335,13 +342,13 @@ class _ConnectedClient(Client):
         except OSError:
             with self._exclusive(NO_LIMIT):
                 self._drop_connection(connection)
-                self._ledger.raise_if_uncertain()
+                self._unflushed.raise_if_uncertain()
             raise FlushError("the connection broke before the daemon answered.") from None
         finally:
             with self._exclusive(NO_LIMIT):
                 self._link.end_reading()
         with self._exclusive(NO_LIMIT):
-            return self._ledger.resolve(mark, answer)
+            return self._unflushed.resolve(mark, answer)
 
     def _send_request(self, request: FlushRequest, deadline: Deadline) -> FlushMark:
         self._check_usable()
@@ -351,21 +358,21 @@ class _ConnectedClient(Client):
         except SendError:
             self._outgoing.remove_last()  # the request, unless a part of it is written
             raise
-        return self._ledger.mark()
+        return self._unflushed.mark()
 
     def _drop_connection(self, connection: socket.socket) -> None:
-        """Disconnect after `connection` broke, unless another thread has done that already."""
+        """Disconnect after `connection` broke, unless another thread has disconnected already."""
         if self._link.disconnect_if_current(connection):
             self._lose_attempt()
             self._outgoing.rewind()
-            self._ledger.on_connection_ended()
+            self._unflushed.on_connection_ended()
 
     # --- closing -----------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Write the buffered messages within `timeout`, and close the connection.
+        """Write the buffered messages within the client's `timeout`, and close the connection.
 
-        Raise SendError if some messages were not written, unless `errors` is "count".
+        Raise SendError if some messages were not written, unless the client's `errors` is "count".
         """
         failure = self._write_remaining(Deadline(self.timeout))
         self._closed = True
@@ -382,7 +389,7 @@ class _ConnectedClient(Client):
                 raise closed
 
     def _write_remaining(self, deadline: Deadline) -> SendError | None:
-        """Write the buffered messages; return the error if that fails."""
+        """Write the buffered messages; return the error if the write fails."""
         try:
             with self._exclusive(deadline):
                 self._write(deadline)
@@ -399,7 +406,7 @@ class _ConnectedClient(Client):
 
     @property
     def _exit_timeout(self) -> float:
-        """Return the time limit for the last write in seconds."""
+        """Return the time limit in seconds for the last write, if it must not wait long."""
         return EXIT_WRITE_S if self.timeout is None else min(self.timeout, EXIT_WRITE_S)
 
     def _at_exit(self) -> None:
@@ -409,7 +416,7 @@ class _ConnectedClient(Client):
         return self._sent, self._sent_bytes
 
     def _waiting_count(self) -> int:
-        return self._outgoing.messages
+        return self._outgoing.message_count
 
     def _connection_count(self) -> int:
         return self._link.connection_count
@@ -420,11 +427,12 @@ class StreamClient(_ConnectedClient):
 
     Args:
         path: the daemon's `input.unix_stream.path`; at most 107 bytes.
-        timeout: seconds that `send()` and `close()` wait for a slow or absent daemon; `None`: no limit, 0: not at all.
+        timeout: seconds that `send()` and `close()` wait for a slow or absent daemon; None: no limit, 0: not at all.
         linger: seconds that messages gather before they are written together; 0: each is written at once.
-        buffer: bytes that may gather; while there are more, `send()` waits.
+        buffer: number of bytes that may gather; `send()` waits if its message would exceed it.
         errors: "raise" or "count", see `Client`.
-        max_message: the daemon's `input.max_stream_size` + 4. At a longer message the daemon closes the connection.
+        max_message: the daemon's `input.max_stream_size` + 4, because a longer message makes the daemon close the
+            connection.
         send_buffer: SO_SNDBUF in bytes; None: the system's default.
     """
 
@@ -435,7 +443,7 @@ class StreamClient(_ConnectedClient):
         timeout: float | None = None,
         linger: float = 0.0,
         buffer: int = DEFAULT_BUFFER,
-        errors: Errors = "raise",
+        errors: ErrorMode = "raise",
         max_message: int = MAX_STREAM_MESSAGE,
         send_buffer: int | None = None,
     ) -> None:
@@ -447,7 +455,7 @@ class StreamClient(_ConnectedClient):
 
 
 class TcpClient(_ConnectedClient):
-    """Sender of messages over TCP on this host.
+    """Sender of messages over TCP to a daemon on this host.
 
     `port` is the daemon's `input.tcp.port`; the other arguments and all methods are as for `StreamClient`.
     """
@@ -459,7 +467,7 @@ class TcpClient(_ConnectedClient):
         timeout: float | None = None,
         linger: float = 0.0,
         buffer: int = DEFAULT_BUFFER,
-        errors: Errors = "raise",
+        errors: ErrorMode = "raise",
         max_message: int = MAX_STREAM_MESSAGE,
         send_buffer: int | None = None,
     ) -> None:

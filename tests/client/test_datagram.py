@@ -228,7 +228,7 @@ def test_send_on_a_closed_client_raises(daemon: socket.socket, path: Path) -> No
 def test_a_forked_child_resets_counters_and_ignores_locks_of_parent_threads(daemon: socket.socket, path: Path) -> None:
     with DatagramClient(path) as client:
         client.send("t", b"parent")
-        with client._counting:
+        with client._count_lock:
             pid = os.fork()
             if pid == 0:
                 client.send("t", b"child")

@@ -111,7 +111,7 @@ def test_records_of_many_threads_arrive_by_stream(path: Path, logger: logging.Lo
 def test_the_handler_works_in_a_forked_child(daemon: socket.socket, path: Path, logger: logging.Logger) -> None:
     handler = BruceHandler("logs", path)
     logger.addHandler(handler)
-    with handler._client._counting:
+    with handler._client._count_lock:
         pid = os.fork()
         if pid == 0:
             logger.error("child")

@@ -1,7 +1,7 @@
 """The encoding of a message from its fields, for the pure kernels and for the slow path of `Client.send()`.
 
-Each module of `pure` has an extension module of the same name. This module is outside `pure` because it has none: its
-twin in Cython, `compiled/fields.pxd`, is a part of other extension modules.
+This module is not in `pure`, because it has no extension module of the same name: its Cython twin,
+`compiled/fields.pxd`, is compiled into other extension modules.
 """
 
 from __future__ import annotations
@@ -28,6 +28,6 @@ def encode_fields(  # noqa: PLR0917  # keywords would cost as much as the rest o
     headers: Sequence[HeaderInput],
     keep_empty: bool,
 ) -> bytes:
-    """Encode a message; without `timestamp_ms` it gets the present time."""
+    """Encode a message; if `timestamp_ms` is None, the message gets the present time."""
     stamp_ms = time.time_ns() // 1_000_000 if timestamp_ms is None else timestamp_ms
     return encode(topic, value, key, partition_key, timestamp_ms=stamp_ms, headers=headers, keep_empty=keep_empty)

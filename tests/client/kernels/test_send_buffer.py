@@ -43,9 +43,9 @@ ARGUMENTS: Final = st.tuples(
 )
 
 
-def create(module: ModuleType, *, room: int = 0, max_message: int = MAX_MESSAGE) -> SendBuffer:
+def create(module: ModuleType, *, fill_limit: int = 0, max_message: int = MAX_MESSAGE) -> SendBuffer:
     created: SendBuffer = module.SendBuffer(threading.Lock(), max_message)
-    created.room = room
+    created.fill_limit = fill_limit
     return created
 
 
@@ -71,7 +71,7 @@ def test_messages_stay_whole_when_the_connection_breaks_at_any_byte(send_buffer:
                 outgoing.append(waiting[-1])
             case "accept":
                 value = bytes(data.draw(st.sampled_from([0, 10, 70_000])))
-                outgoing.room = ENDLESS
+                outgoing.fill_limit = ENDLESS
                 assert accept(outgoing, value)
                 waiting.append(encode("t", value, None, None, timestamp_ms=NOW_MS))
             case "write":
@@ -99,16 +99,16 @@ def test_messages_stay_whole_when_the_connection_breaks_at_any_byte(send_buffer:
                 assert outgoing.remove_first() == 1
                 waiting.popleft()
         assert bytes(connection) + content(outgoing) == b"".join(waiting)
-        assert (outgoing.messages, len(outgoing)) == (len(waiting), sum(map(len, waiting)))
+        assert (outgoing.message_count, len(outgoing)) == (len(waiting), sum(map(len, waiting)))
     assert outgoing.clear() == len(waiting)
-    assert (outgoing.messages, len(outgoing), content(outgoing)) == (0, 0, b"")
+    assert (outgoing.message_count, len(outgoing), content(outgoing)) == (0, 0, b"")
 
 
 def test_send_buffer_counts_messages_without_barriers(send_buffer: ModuleType) -> None:
     outgoing = create(send_buffer)
     outgoing.append(b"message")
     outgoing.append(b"barrier", is_message=False)
-    assert outgoing.messages == 1
+    assert outgoing.message_count == 1
     assert outgoing.on_written(14) == (1, 14)
     assert not outgoing
 
@@ -117,7 +117,7 @@ def test_send_buffer_counts_messages_without_barriers(send_buffer: ModuleType) -
 @given(arguments=ARGUMENTS)
 def test_accepted_messages_have_the_bytes_of_the_protocol(send_buffer: ModuleType, arguments: tuple[Any, ...]) -> None:
     topic, value, key, partition_key, timestamp_ms, headers, keep_empty = arguments
-    outgoing = create(send_buffer, room=ENDLESS)
+    outgoing = create(send_buffer, fill_limit=ENDLESS)
     try:
         expected = encode(
             topic, value, key, partition_key, timestamp_ms=timestamp_ms, headers=headers, keep_empty=keep_empty
@@ -134,7 +134,7 @@ def test_accepted_messages_have_the_bytes_of_the_protocol(send_buffer: ModuleTyp
 
 
 def test_the_present_time_is_the_default(send_buffer: ModuleType) -> None:
-    outgoing = create(send_buffer, room=ENDLESS)
+    outgoing = create(send_buffer, fill_limit=ENDLESS)
     before = time.time_ns() // 1_000_000
     assert outgoing.accept("t", b"", None, None, None, (), False)
     message = parse_message(content(outgoing))
@@ -144,15 +144,15 @@ def test_the_present_time_is_the_default(send_buffer: ModuleType) -> None:
 @pytest.mark.parametrize("missing", [0, 1])
 def test_accept_fills_the_buffer_up_to_its_room(send_buffer: ModuleType, missing: int) -> None:
     size = len(encode("t", b"", None, None, timestamp_ms=0))
-    outgoing = create(send_buffer, room=size + size - missing)
+    outgoing = create(send_buffer, fill_limit=size + size - missing)
     assert accept(outgoing, b"")
     assert accept(outgoing, b"") == (not missing)
-    assert outgoing.messages == 2 - missing
+    assert outgoing.message_count == 2 - missing
 
 
 def test_accept_refuses_a_message_over_the_limit(send_buffer: ModuleType) -> None:
     limit = len(encode("t", b"12", None, None, timestamp_ms=0))
-    outgoing = create(send_buffer, room=ENDLESS, max_message=limit)
+    outgoing = create(send_buffer, fill_limit=ENDLESS, max_message=limit)
     assert accept(outgoing, b"12")
     assert not accept(outgoing, b"123")
 
@@ -165,7 +165,7 @@ def test_accept_refuses_everything_without_room(send_buffer: ModuleType) -> None
 
 def test_a_topic_that_is_no_text_raises_as_the_protocol_does(send_buffer: ModuleType) -> None:
     with pytest.raises(UnicodeEncodeError):
-        create(send_buffer, room=ENDLESS).accept("\ud800", b"", None, None, 0, (), False)
+        create(send_buffer, fill_limit=ENDLESS).accept("\ud800", b"", None, None, 0, (), False)
 
 
 def test_a_view_stays_valid_when_the_buffer_grows(send_buffer: ModuleType) -> None:
@@ -175,7 +175,7 @@ def test_a_view_stays_valid_when_the_buffer_grows(send_buffer: ModuleType) -> No
     for _ in range(2000):
         outgoing.append(bytes(200))
     assert view == b"message"
-    assert outgoing.messages == 2001
+    assert outgoing.message_count == 2001
     assert outgoing.on_written(7 + 2000 * 200) == (2001, 7 + 2000 * 200)
 
 
@@ -188,6 +188,6 @@ def test_an_argument_that_changes_another_one_is_read_first(send_buffer: ModuleT
             return True
 
     keep_empty: Any = Growing()
-    buffer = create(send_buffer, room=ENDLESS)
+    buffer = create(send_buffer, fill_limit=ENDLESS)
     assert buffer.accept("t", value, None, None, NOW_MS, (), keep_empty)
     assert content(buffer) == encode("t", b"x" * 100_000, None, None, timestamp_ms=NOW_MS, keep_empty=True)

@@ -26,11 +26,11 @@ cdef extern from "<sys/un.h>" nogil:
         char sun_path[108]
 
 cdef extern from "<stddef.h>":
-    size_t PATH_AT "offsetof(struct sockaddr_un, sun_path)"
+    size_t PATH_OFFSET "offsetof(struct sockaddr_un, sun_path)"
 
 cdef enum:
     CLOSED = -1
-    LARGEST_BUFFER = 1 << 20   # a larger message takes the slow path, so that the memory stays small
+    LARGEST_BUFFER = 1 << 20   # in bytes; a larger message takes the slow path, so that a client needs little memory
 
 
 cdef class DatagramSender:
@@ -43,13 +43,13 @@ cdef class DatagramSender:
 
     def __init__(self, lock, opened, path, Py_ssize_t max_message):
         name = os.fsencode(path)
-        # There is a buffer already if a caller repeats `__init__`.
+        # The buffer exists already if a caller repeats `__init__`; a second one would leak it.
         if len(name) >= <Py_ssize_t>sizeof(self.daemon.sun_path) or self.buffer != NULL:
             raise ValueError(path)
         memset(&self.daemon, 0, sizeof(self.daemon))
         self.daemon.sun_family = AF_UNIX
         memcpy(self.daemon.sun_path, <const char *>name, len(name))
-        self.daemon_size = <socklen_t>(PATH_AT + len(name))
+        self.daemon_size = <socklen_t>(PATH_OFFSET + len(name))
         self.capacity = max(0, min(max_message, <Py_ssize_t>LARGEST_BUFFER))
         self.buffer = <uint8_t *>PyMem_Malloc(self.capacity)
         if self.buffer == NULL:

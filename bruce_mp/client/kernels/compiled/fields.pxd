@@ -36,7 +36,7 @@ cdef struct Bytes:
     Py_ssize_t size           # -1: null
 
 
-cdef struct Fields:           # valid while the caller holds the objects
+cdef struct Fields:           # valid while the caller holds the objects from which it was read
     Bytes topic, key, value
     bint has_partition_key, has_nulls
     uint32_t partition_key
@@ -81,9 +81,9 @@ cdef inline int64_t now_ms() noexcept nogil:
 
 cdef inline bint read_fields(
     Fields *fields, object topic, object value, object key, object partition_key, object timestamp_ms, object headers,
-    bint keep_empty,          # converted by the caller: a `__bool__` may change what `fields` points to
+    bint keep_empty,          # not an object: its `__bool__` could change the buffers to which `fields` points
 ) except -1:
-    """Read a message's fields; return False for headers, and for what the pure kernel may refuse."""
+    """Read the fields of a message; return False for headers, and for values that only the pure kernel handles."""
     cdef int64_t number = 0
     if (type(headers) is not tuple and type(headers) is not list) or headers:
         return False

@@ -18,13 +18,13 @@ cdef enum:
 
 
 cdef class SendBuffer:
-    """`data` holds the messages from `start` to `end`. It is replaced, not resized, so a view of it stays valid.
+    """`data` has the messages at offsets `start` to `end`. It is replaced, not resized, so a view of it stays valid.
 
-    `sizes` holds the size of each message from `first` to `last`, doubled, plus 1 for those that count as messages.
+    `sizes` has, at indexes `first` to `last`, twice the size of each message or frame, plus 1 for a message.
     """
 
-    cdef readonly Py_ssize_t messages
-    cdef public Py_ssize_t room
+    cdef readonly Py_ssize_t message_count
+    cdef public Py_ssize_t fill_limit
     cdef Py_ssize_t max_message, start, end, capacity, first, last, sizes_capacity, written
     cdef uint32_t *sizes
     cdef uint8_t *at
@@ -42,9 +42,11 @@ cdef class SendBuffer:
 
     def accept(self, topic, value, key, partition_key, timestamp_ms, headers, keep_empty):
         cdef Fields fields
-        if not self.room or not read_fields(&fields, topic, value, key, partition_key, timestamp_ms, headers, keep_empty):
+        if not self.fill_limit:
             return False
-        if fields.size > self.max_message or self.end - self.start + fields.size > self.room:
+        if not read_fields(&fields, topic, value, key, partition_key, timestamp_ms, headers, keep_empty):
+            return False
+        if fields.size > self.max_message or self.end - self.start + fields.size > self.fill_limit:
             return False
         self.reserve(fields.size)
         write_fields(&fields, self.at + self.end)
@@ -64,7 +66,7 @@ cdef class SendBuffer:
             PyBuffer_Release(&held)
 
     cdef int reserve(self, Py_ssize_t size) except -1:
-        """Make room for a message of `size` bytes behind the others."""
+        """Make room for a message or frame of `size` bytes at the end."""
         if self.last == self.sizes_capacity:
             self.reserve_size()
         if self.end + size > self.capacity:
@@ -100,14 +102,14 @@ cdef class SendBuffer:
         self.sizes[self.last] = <uint32_t>size << 1 | is_message
         self.last += 1
         self.end += size
-        self.messages += is_message
+        self.message_count += is_message
 
     cdef Py_ssize_t drop_first(self) noexcept:
-        """Remove the first message and return its size, doubled, plus 1 if it counts as a message."""
+        """Remove the first message or frame, and return its entry of `sizes`."""
         cdef uint32_t dropped = self.sizes[self.first]
         self.first += 1
         self.start += dropped >> 1
-        self.messages -= dropped & 1
+        self.message_count -= dropped & 1
         if self.first == self.last:
             self.first = self.last = 0
             self.start = self.end = 0
@@ -124,14 +126,14 @@ cdef class SendBuffer:
         return memoryview(self.data)[self.start + self.written : self.end]
 
     def on_written(self, Py_ssize_t size):
-        cdef Py_ssize_t messages = 0, done_bytes = 0, dropped
+        cdef Py_ssize_t message_count = 0, byte_count = 0, dropped
         self.written += size
-        while self.first < self.last and self.written - done_bytes >= <Py_ssize_t>(self.sizes[self.first] >> 1):
+        while self.first < self.last and self.written - byte_count >= <Py_ssize_t>(self.sizes[self.first] >> 1):
             dropped = self.drop_first()
-            done_bytes += dropped >> 1
-            messages += dropped & 1
-        self.written -= done_bytes
-        return WrittenMessages(messages, done_bytes)
+            byte_count += dropped >> 1
+            message_count += dropped & 1
+        self.written -= byte_count
+        return WrittenMessages(message_count, byte_count)
 
     def rewind(self):
         was_partial, self.written = self.written > 0, 0
@@ -142,7 +144,7 @@ cdef class SendBuffer:
             return False
         self.last -= 1
         self.end -= self.sizes[self.last] >> 1
-        self.messages -= self.sizes[self.last] & 1
+        self.message_count -= self.sizes[self.last] & 1
         return True
 
     def remove_first(self):
@@ -150,7 +152,7 @@ cdef class SendBuffer:
         return self.drop_first() & 1
 
     def clear(self):
-        lost = self.messages
+        lost_count = self.message_count
         self.release()
-        self.start = self.end = self.first = self.last = self.written = self.messages = 0
-        return lost
+        self.start = self.end = self.first = self.last = self.written = self.message_count = 0
+        return lost_count

@@ -1,4 +1,4 @@
-"""The sender of datagrams to a path: one `sendto()` for each message, and counts of the sent messages."""
+"""The sender of a datagram client: one `sendto()` for each message, and counts of the sent messages."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ __all__ = ["DatagramSender"]
 
 
 class DatagramSender:
-    """Sends to the process that owns a path now, from a socket that is not connected.
+    """Sends datagrams from an unconnected socket to the process that is bound to `path` at that moment.
 
     Args:
         lock: held during each call, so that no thread sends from a closed descriptor.
-        opened: the socket; the caller closes it after `close()`.
+        opened: the unconnected socket; the caller closes it after `close()`.
         path: the path of the daemon's socket, at most 107 bytes.
-        max_message: the largest message that is sent.
+        max_message: size in bytes of the largest message that `accept` sends.
     """
 
     def __init__(self, lock: threading.RLock, opened: socket.socket, path: str, max_message: int) -> None:
@@ -34,7 +34,7 @@ class DatagramSender:
         self.sent = 0
         self.sent_bytes = 0
 
-    # Named like the method of the send buffer; it sends, and has nothing to do with `socket.accept`.
+    # Named like the method of `SendBuffer`; it has nothing to do with `socket.accept`.
     def accept(  # noqa: PLR0917  # keywords would cost as much as the rest of the call
         self,
         topic: bytes | str,
@@ -58,7 +58,7 @@ class DatagramSender:
         return True
 
     def count(self, size: int) -> None:
-        """Count a message of this size that the caller has sent."""
+        """Count a message of `size` bytes that the caller has sent itself."""
         with self._lock:
             self.sent += 1
             self.sent_bytes += size

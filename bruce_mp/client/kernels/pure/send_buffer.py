@@ -1,7 +1,7 @@
-"""The send buffer of a stream client: messages back to back, and the number of written bytes.
+"""The send buffer of a stream client: encoded messages without gaps, and the number of written bytes.
 
-A write may stop at any byte, but the daemon needs whole messages. After a break of the connection, the partly
-written message is sent again from its start (`rewind`). This module uses no sockets.
+A write may end within a message, but the daemon needs whole messages. So after a break of the connection, the client
+writes the partly written message again from its start (`rewind`). This module uses no sockets.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ __all__ = ["SendBuffer", "WrittenMessages"]
 
 
 class WrittenMessages(NamedTuple):
-    """The messages that a write completed."""
+    """Counts of the messages and frames that a write completed; `message_count` is without frames."""
 
     message_count: int
     byte_count: int
 
 
 class SendBuffer:
-    """A byte queue with message boundaries. `len()` is in bytes, and includes all of a partly written message.
+    """A byte queue with message boundaries. `len()` is its number of bytes, with all bytes of a partly written message.
 
     The caller of every method except `accept` holds `lock`.
 
     Args:
         lock: the lock of the client.
-        max_message: the largest message that `accept` takes.
+        max_message: size in bytes of the largest message that `accept` takes.
     """
 
     def __init__(self, lock: threading.Lock, max_message: int) -> None:
@@ -42,14 +42,14 @@ class SendBuffer:
         self._max_message = max_message
         self._bytes = bytearray()
         self._sizes: deque[tuple[int, bool]] = deque()
-        """Size of each message or frame; True for a message, False for a frame, such as a barrier."""
+        """The size in bytes of each message or frame, and True for a message, False for a frame such as a barrier."""
         self._written = 0
-        """Number of bytes of the first message that are written to the present connection; never all its bytes."""
-        self.messages = 0
+        """Number of bytes of the first message that are written to the present connection; less than its size."""
+        self.message_count = 0
         """Number of messages in the buffer, without frames."""
-        self.room = 0
-        """Number of bytes up to which `accept` may fill the buffer. Every thread that acquires `lock` outside of
-        `accept` sets it to 0, and may raise it once a write is scheduled."""
+        self.fill_limit = 0
+        """Number of bytes up to which `accept` may fill the buffer. A thread that acquires `lock` outside of `accept`
+        sets it to 0, and may raise it after it has scheduled the writer thread."""
 
     def __len__(self) -> int:
         return len(self._bytes)
@@ -65,13 +65,13 @@ class SendBuffer:
         keep_empty: bool,
     ) -> bool:
         """Encode and append a message without waiting, and return True if there was room."""
-        if not self.room:
+        if not self.fill_limit:
             return False
         message = encode_fields(topic, value, key, partition_key, timestamp_ms, headers, keep_empty)
         if len(message) > self._max_message or not self._lock.acquire(blocking=False):
             return False
         try:
-            if len(self._bytes) + len(message) > self.room:
+            if len(self._bytes) + len(message) > self.fill_limit:
                 return False
             self.append(message)
         finally:
@@ -81,7 +81,7 @@ class SendBuffer:
     def append(self, message: Buffer, *, is_message: bool = True) -> None:
         self._bytes += message
         self._sizes.append((len(message), is_message))
-        self.messages += is_message
+        self.message_count += is_message
 
     def unwritten(self) -> memoryview:
         """Return the bytes to write next. The caller releases the view before it calls another method."""
@@ -97,7 +97,7 @@ class SendBuffer:
             message_count += is_message
         del self._bytes[:byte_count]
         self._written -= byte_count
-        self.messages -= message_count
+        self.message_count -= message_count
         return WrittenMessages(message_count, byte_count)
 
     def rewind(self) -> bool:
@@ -114,20 +114,20 @@ class SendBuffer:
             return False
         size, is_message = self._sizes.pop()
         del self._bytes[len(self._bytes) - size :]
-        self.messages -= is_message
+        self.message_count -= is_message
         return True
 
     def remove_first(self) -> int:
-        """Remove the first message or frame, after a `rewind`. Return 1 for a message, 0 for a frame."""
+        """Remove the first message or frame; the caller has called `rewind`. Return the number of removed messages."""
         assert not self._written
         size, is_message = self._sizes.popleft()
         del self._bytes[:size]
-        self.messages -= is_message
+        self.message_count -= is_message
         return int(is_message)
 
     def clear(self) -> int:
         """Remove all messages and return their number."""
-        lost_count = self.messages
-        self._bytes, self._written, self.messages = bytearray(), 0, 0
+        lost_count = self.message_count
+        self._bytes, self._written, self.message_count = bytearray(), 0, 0
         self._sizes.clear()
         return lost_count
