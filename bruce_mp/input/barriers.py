@@ -1,15 +1,15 @@
-"""The pending barriers of a stream worker: their flush groups, deadlines and answers.
+"""The pending barriers of a stream worker: their flush groups, time limits and answers.
 
-A barrier is a client's request for the outcome of its earlier messages.  The messages of a connection between two
-barriers are a *flush group*, so an answer counts exactly the messages before the barrier.  The worker reads the
-outcomes from its chunks of the slab (`Outcomes`), so a pending barrier survives the death of the router and of
-dispatchers.  A *durable* barrier does not wait for outcomes once the journal on disk has all its messages.
+A barrier is *pending* until the worker answers it.  An answer has the counts of all flush groups of the connection that
+precede the barrier.  The worker reads the outcomes from its chunks of the slab (`OutcomeCounter`), so a pending barrier
+survives the death of the router and of dispatchers.  A *durable* barrier waits until each of its messages has an
+outcome, or all of them are in the journal on disk.
 """
 
 from __future__ import annotations
 
 import time
-from collections import Counter as Tally
+from collections import Counter
 from dataclasses import dataclass
 from math import inf
 from typing import TYPE_CHECKING, Final
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from bruce_mp.errors import DiscardReason
-    from bruce_mp.input.flush_groups import FlushGroup, FlushGroups, Outcomes
+    from bruce_mp.input.flush_groups import FlushGroup, FlushGroups, OutcomeCounter
     from bruce_mp.input.input_shell import RunPublisher
     from bruce_mp.input.stream_client import StreamClientState
     from bruce_mp.ipc.loop import Loop, Timer
@@ -39,14 +39,14 @@ __all__ = ["BarrierWatch", "Barriers"]
 _MIN_INTERVAL_MS: Final = 1
 _MAX_INTERVAL_MS: Final = 20
 """Bounds of the interval between two polls for outcomes."""
-_GROWTH: Final = 2.0
-"""Largest ratio of an interval to the previous one; without new outcomes, each interval is longer by this factor."""
-_REMAINING_FRACTION: Final = 0.5
-"""Part of the estimated remaining time that passes before the next poll, so polls become frequent near the end."""
-_MIN_INTERVAL_IN_POLLS: Final = 4
-"""Minimum ratio of the interval to the duration of a poll, so that polls use at most a fifth of the worker's time."""
+_MAX_GROWTH: Final = 2.0
+"""Largest ratio of an interval to the previous one; if no outcomes come, each interval grows by this factor."""
+_REMAINING_TIME_FRACTION: Final = 0.5
+"""Fraction of the estimated remaining time that passes before the next poll, so polls are frequent near the end."""
+_MIN_INTERVAL_RATIO: Final = 4
+"""Minimum ratio of the interval to the duration of the last poll: polls use at most a fifth of the worker's time."""
 _FLUSH_RETRY_MS: Final = 100
-"""Interval at which the worker repeats a FLUSH frame for pending barriers, because a link may drop a frame."""
+"""Interval at which the worker repeats the FLUSH frames for pending barriers, because a link may drop a frame."""
 
 
 @dataclass(slots=True, eq=False)
@@ -54,47 +54,47 @@ class _PendingBarrier:
     client: StreamClientState
     token: bytes
     due_ms: int
-    """The time limit of the barrier."""
+    """Time at which the barrier times out."""
     last_group: FlushGroup
     """The last flush group that the barrier covers."""
     is_durable: bool
-    """True if the journal's copy of the messages suffices, so that they need no outcomes."""
-    outstanding: int
-    """Number of the covered messages without an outcome at the last poll."""
+    """True if the client asked for the level "durable"."""
+    outstanding_count: int
+    """Number of covered messages that had no outcome at the last poll."""
     ticket: int | None = None
-    """For a durable barrier: the ticket of the last run with covered messages (`slab/handover_tickets.py`).
+    """For a durable barrier: the ticket of the last run with covered messages.
 
-    None until the worker has handed over all of these messages.
+    None until the worker has handed over all covered messages, and for other barriers.
     """
 
 
 class Barriers:
-    """The barriers of one worker.  `answer(client, data)` sends an answer.  Times are in ms of the steady clock.
+    """The barriers of one worker.  Times are in ms of the steady clock.
 
-    `journal` tells which runs the journal has; it is None if the daemon keeps no journal.
+    `answer(client, data)` sends an encoded answer.  `journal` is None if the daemon keeps no journal.
     """
 
     def __init__(
         self,
-        outcomes: Outcomes,
+        outcome_counter: OutcomeCounter,
         flush_groups: FlushGroups,
         answer: Callable[[StreamClientState, bytes], None],
         journal: JournalProgress | None = None,
     ) -> None:
         self._journal = journal
-        self._outcomes = outcomes
+        self._outcome_counter = outcome_counter
         self._flush_groups = flush_groups
         self._answer = answer
         self._pending: list[_PendingBarrier] = []
-        self.has_new = False
-        """True after a new barrier, until `BarrierWatch.start` resets it."""
+        self.has_new_barrier = False
+        """True if `BarrierWatch.start` has not seen the newest pending barrier."""
 
     def __len__(self) -> int:
         return len(self._pending)
 
     @property
     def due_ms(self) -> int | None:
-        """Return the earliest time limit of a pending barrier."""
+        """Return the earliest time at which a pending barrier times out; None if none is pending."""
         return min((each.due_ms for each in self._pending), default=None)
 
     @property
@@ -109,7 +109,7 @@ class Barriers:
 
     @property
     def lacks_ticket(self) -> bool:
-        """Return True if a durable barrier has no ticket yet, because the worker must still hand over messages."""
+        """Return True if a durable barrier waits until the worker has handed over its messages."""
         return any(each.is_durable and each.ticket is None for each in self._pending)
 
     @property
@@ -117,7 +117,7 @@ class Barriers:
         return {each.client for each in self._pending}
 
     def on_barrier(self, client: StreamClientState, data: bytes, now_ms: int) -> None:
-        """Answer a client's barrier or make it pending; the caller has appended all earlier messages."""
+        """Answer a client's barrier at once, or make it pending; the caller has appended all earlier messages."""
         request = decode_barrier(data)
         if isinstance(request, BarrierAnswer):  # the answer to a malformed or unsupported request
             status = request.status
@@ -127,22 +127,22 @@ class Barriers:
             status = BarrierStatus.NO_JOURNAL
         elif client.attempt is not None:
             status = BarrierStatus.FENCED  # the messages of an open attempt have no outcomes before its end
-        elif outstanding := _count_outstanding(client, client.flush_group):
-            self._add(client, request, outstanding, now_ms)
+        elif outstanding_count := _count_outstanding(client, client.flush_group):
+            self._add(client, request, outstanding_count, now_ms)
             return
         else:
             status = BarrierStatus.DONE
         self._send_answer(client, request.token, status, client.flush_group)
 
-    def _add(self, client: StreamClientState, request: Barrier, outstanding: int, now_ms: int) -> None:
+    def _add(self, client: StreamClientState, request: Barrier, outstanding_count: int, now_ms: int) -> None:
         self._flush_groups.start_next(client)
-        last_group, due_ms = client.unfinished_groups[-1], now_ms + request.limit_ms
+        last_group, due_ms = client.earlier_groups[-1], now_ms + request.limit_ms
         is_durable = request.level is Level.DURABLE
-        self._pending.append(_PendingBarrier(client, request.token, due_ms, last_group, is_durable, outstanding))
-        self.has_new = True
+        self._pending.append(_PendingBarrier(client, request.token, due_ms, last_group, is_durable, outstanding_count))
+        self.has_new_barrier = True
 
     def on_handed_over(self) -> None:
-        """Give each durable barrier the ticket of the last run; the caller has handed over all runs of the lanes.
+        """Give durable barriers the ticket of the last run; the caller has handed over all runs of the lanes.
 
         A barrier with messages in spill files gets no ticket yet, because `SpillFeed` hands over these messages later.
         """
@@ -157,10 +157,10 @@ class Barriers:
     def answer_finished(self, now_ms: int) -> float:
         """Answer finished and overdue barriers.
 
-        Return the estimated time until the next barrier finishes, as a multiple of the time since the last poll;
-        infinite if there are no new outcomes.
+        Return the estimated time until the next barrier finishes, as a multiple of the time since the last poll; `inf`
+        if no pending barrier has new outcomes.
         """
-        self._outcomes.count_outcomes()
+        self._outcome_counter.count_outcomes()
         still_pending = []
         for each in self._pending:
             if self._is_finished(each):
@@ -176,8 +176,8 @@ class Barriers:
         return min(map(_measure_progress, still_pending), default=inf)
 
     def answer_all(self) -> None:
-        """Answer all pending barriers, because the daemon shuts down."""
-        self._outcomes.count_outcomes()
+        """Answer all pending barriers, because the worker ends."""
+        self._outcome_counter.count_outcomes()
         for each in self._pending:
             status = BarrierStatus.DONE if self._is_finished(each) else BarrierStatus.SHUTTING_DOWN
             self._send_answer(each.client, each.token, status, each.last_group)
@@ -186,16 +186,16 @@ class Barriers:
     def remove_client(self, client: StreamClientState) -> None:
         """Forget the barriers of a client after its connection has ended, and close its flush groups."""
         self._pending = [each for each in self._pending if each.client is not client]
-        for flush_group in (*client.unfinished_groups, client.flush_group):
+        for flush_group in (*client.earlier_groups, client.flush_group):
             self._flush_groups.close(flush_group)
 
     def _merge_finished(self, client: StreamClientState) -> None:
-        """Merge a client's first finished flush groups into `finished_totals`, so that the client keeps few groups.
+        """Add the finished flush groups before a client's first unfinished one to `finished_totals`, and forget them.
 
-        The caller has answered all finished barriers.  So a merged group is the `last_group` of no pending barrier.
+        The caller has answered all finished barriers, so no pending barrier has such a group as its `last_group`.
         """
-        while client.unfinished_groups and not client.unfinished_groups[0].outstanding:
-            flush_group = client.unfinished_groups.pop(0)
+        while client.earlier_groups and not client.earlier_groups[0].outstanding_count:
+            flush_group = client.earlier_groups.pop(0)
             client.finished_totals.received += flush_group.received
             client.finished_totals.delivered += flush_group.delivered
             client.finished_totals.discards.update(flush_group.discards)
@@ -205,8 +205,8 @@ class Barriers:
         self, client: StreamClientState, token: bytes, status: BarrierStatus, last_group: FlushGroup
     ) -> None:
         """Send an answer with the counts of all flush groups up to `last_group`."""
-        flush_groups = list(_flush_groups_of(client, last_group))
-        discards: Tally[DiscardReason | int] = Tally()
+        flush_groups = list(_covered_groups(client, last_group))
+        discards: Counter[DiscardReason | int] = Counter()
         for flush_group in flush_groups:
             discards.update(flush_group.discards)
         received = sum(flush_group.received for flush_group in flush_groups)
@@ -216,42 +216,40 @@ class Barriers:
         )
 
 
-def _flush_groups_of(client: StreamClientState, last_group: FlushGroup) -> Iterator[FlushGroup]:
-    """Yield the sums of a client's merged flush groups, and its other flush groups up to `last_group`."""
+def _covered_groups(client: StreamClientState, last_group: FlushGroup) -> Iterator[FlushGroup]:
+    """Yield a client's `finished_totals`, then its later flush groups up to `last_group`."""
     yield client.finished_totals
-    for flush_group in client.unfinished_groups:
+    for flush_group in client.earlier_groups:
         yield flush_group
         if flush_group is last_group:
             return
-    yield client.flush_group  # `last_group` is the present group, because it was not among the earlier ones
+    yield client.flush_group  # the loop has not found `last_group`, so it is the present group
 
 
 def _has_spilled(client: StreamClientState, last_group: FlushGroup) -> bool:
     """Return True if messages of the flush groups up to `last_group` are in spill files."""
-    return any(flush_group.spill_file_count for flush_group in _flush_groups_of(client, last_group))
+    return any(flush_group.spill_file_count for flush_group in _covered_groups(client, last_group))
 
 
 def _count_outstanding(client: StreamClientState, last_group: FlushGroup) -> int:
-    return sum(flush_group.outstanding for flush_group in _flush_groups_of(client, last_group))
+    return sum(flush_group.outstanding_count for flush_group in _covered_groups(client, last_group))
 
 
 def _measure_progress(barrier: _PendingBarrier) -> float:
-    """Store a barrier's progress since the last poll.
+    """Update a barrier's `outstanding_count`.
 
-    Return the number of intervals that the barrier still needs, if each brings as many outcomes as the last interval.
+    Return the number of intervals until the barrier finishes, if each brings as many outcomes as the last one; `inf` if
+    the last one brought none.
     """
-    outstanding = _count_outstanding(barrier.client, barrier.last_group)
-    new_outcomes = barrier.outstanding - outstanding
-    barrier.outstanding = outstanding
-    return outstanding / new_outcomes if new_outcomes > 0 else inf
+    outstanding_count = _count_outstanding(barrier.client, barrier.last_group)
+    new_outcome_count = barrier.outstanding_count - outstanding_count
+    barrier.outstanding_count = outstanding_count
+    return outstanding_count / new_outcome_count if new_outcome_count > 0 else inf
 
 
 def _next_interval_ms(last_ms: float, remaining_intervals: float) -> float:
-    """Return the interval that follows an interval of `last_ms`.
-
-    `remaining_intervals` is the estimated time until the next barrier finishes, as a multiple of `last_ms`.
-    """
-    factor = min(_GROWTH, _REMAINING_FRACTION * remaining_intervals)
+    """Return the interval that follows an interval of `last_ms`; `remaining_intervals` is from `_measure_progress`."""
+    factor = min(_MAX_GROWTH, _REMAINING_TIME_FRACTION * remaining_intervals)
     return max(_MIN_INTERVAL_MS, min(last_ms * factor, _MAX_INTERVAL_MS))
 
 
@@ -261,14 +259,14 @@ class BarrierWatch:
     A poll takes time, because it inspects up to `flush_groups.CHUNKS_PER_POLL` chunks.  So the interval between polls
     grows up to `_MAX_INTERVAL_MS` while no barrier is about to finish.
 
-    `wake_journal` requests a durable copy of all runs if `slab.sync` is "each flush"; otherwise it does nothing.
+    `wake_journal` asks the journal to store all runs on disk if `slab.sync` is "each flush"; else it does nothing.
     """
 
     def __init__(
         self,
         loop: Loop,
         barriers: Barriers,
-        outcomes: Outcomes,
+        outcome_counter: OutcomeCounter,
         publisher: RunPublisher,
         *,
         after_poll: Callable[[], None],
@@ -276,7 +274,7 @@ class BarrierWatch:
     ) -> None:
         self._loop = loop
         self._barriers = barriers
-        self._outcomes = outcomes
+        self._outcome_counter = outcome_counter
         self._publisher = publisher
         self._after_poll = after_poll
         self._wake_journal = wake_journal
@@ -286,7 +284,7 @@ class BarrierWatch:
 
     def start(self) -> None:
         """Hand over all messages for a new barrier, ask for their delivery, and poll at the shortest interval again."""
-        self._barriers.has_new = False
+        self._barriers.has_new_barrier = False
         self._publisher.publish_open_runs()
         self._flush()
         self._interval_ms = _MIN_INTERVAL_MS
@@ -295,32 +293,32 @@ class BarrierWatch:
         self._timer = self._loop.call_later(_MIN_INTERVAL_MS / 1000, self._poll)
 
     def _flush(self) -> None:
-        """Ask the router to send the unsettled messages now, and the journal to copy them, if barriers need that.
+        """Ask the router to send the unsettled messages now, and the journal to copy them, as pending barriers need it.
 
         The caller has published the open runs.
         """
         self._next_flush_ms = steady_ms() + _FLUSH_RETRY_MS
         if self._barriers.has_delivery_barrier:
-            self._publisher.flush(self._outcomes.unsettled_topics())
+            self._publisher.flush(self._outcome_counter.unsettled_topics())
         self._barriers.on_handed_over()
         if self._barriers.has_durable_barrier:
             self._wake_journal()
 
     def _poll(self) -> None:
-        began = time.monotonic()
+        poll_start = time.monotonic()
         remaining_intervals = self._barriers.answer_finished(steady_ms())
         self._after_poll()
         self._timer = None
         if not len(self._barriers):
             return
         if steady_ms() >= self._next_flush_ms:
-            if self._barriers.lacks_ticket:  # `SpillFeed` may have appended messages since
+            if self._barriers.lacks_ticket:  # `SpillFeed` may have appended messages after the last flush
                 self._publisher.publish_open_runs()
             self._flush()
-        took_ms = (time.monotonic() - began) * 1000
+        poll_ms = (time.monotonic() - poll_start) * 1000
         self._interval_ms = _next_interval_ms(self._interval_ms, remaining_intervals)
-        after_ms = max(self._interval_ms, _MIN_INTERVAL_IN_POLLS * took_ms)
+        delay_ms = max(self._interval_ms, _MIN_INTERVAL_RATIO * poll_ms)
         due_ms = self._barriers.due_ms
         if due_ms is not None:
-            after_ms = min(after_ms, max(1, due_ms - steady_ms()))
-        self._timer = self._loop.call_later(after_ms / 1000, self._poll)
+            delay_ms = min(delay_ms, max(1, due_ms - steady_ms()))
+        self._timer = self._loop.call_later(delay_ms / 1000, self._poll)

@@ -1,18 +1,17 @@
 """Admission of datagrams: the path of a batch from the landing zone into lanes, counted in one transaction.
 
-A batch is the datagrams that one receive has stored in the landing zone of the slab.  A lane is a chunk of the slab
-that the input fills with the records of one topic.
+A batch is the datagrams that one receive has stored in the landing zone of the slab.
 
 The order of the steps makes a crash harmless at any point.  First the input appends the messages to lanes as records,
 each whole or not at all.  Then one transaction counts the batch and empties the landing zone.  Then the input hands
 the records over to the router.  If the input dies before the transaction, its successor finds the batch in the landing
 zone.  The arrival numbers in the records tell the successor which datagrams are in lanes already.
 
-With allow lists or quotas, the input checks the senders of a batch first, and appends no message of a refused sender.
-The transaction also counts the refused datagrams.
+If the configuration has allow lists or quotas, the input first checks the senders of a batch.  It appends no refused
+datagram, and the transaction counts the refused ones, too.
 
-A datagram longer than the limit is always malformed, although the part that the kernel has stored may look like a valid
-message (`landing_zone.landed_extents_within`).  The parser treats such a datagram as empty.
+A datagram longer than `max_size` is always malformed, although the part that the kernel has stored may look like a
+valid message.  The parser treats such a datagram as empty (`landing_zone.landed_extents_within`).
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ from bruce_mp.slab.recovery import arrivals_in_chunks, close_open_runs, partitio
 from bruce_mp.telemetry.counters import Counter, discarded
 
 if TYPE_CHECKING:
-    from collections import Counter as Tally
+    from collections import Counter as Tally  # `Counter` is the enum of telemetry
     from collections.abc import Collection
 
     from bruce_mp.discards.reporter import DiscardReporter
@@ -56,7 +55,7 @@ _PLAIN_COUNTERS: Final = PlainCounters(
     Counter.InputAgentProcessAnyPartitionMsg,
     Counter.InputAgentProcessPartitionKeyMsg,
 )
-"""The counters that the compiled `DatagramIntake` raises itself, for a batch with all messages in lanes."""
+"""The counters that `DatagramIntake` raises itself for a batch if all messages of the batch are in lanes."""
 
 
 class DatagramAdmission:
@@ -90,12 +89,12 @@ class DatagramAdmission:
     def receive(self, descriptor: int, limit: int, now_ms: int, until_ms: int = 0) -> int:
         """Receive at most `limit` messages from a socket and return their number.
 
-        The call may wait for messages until `until_ms`; see `DatagramIntake.run`.  Raises OSError for a broken socket.
+        The call may wait for messages until `until_ms`; see `DatagramIntake.run`.  Raise OSError for a broken socket.
         """
         if self._quotas.is_active or self._clocks.needs_credentials(now_ms):
             return self._receive_with_credentials(descriptor, limit, now_ms)
         committed_count, uncommitted_count, ingested = self._intake.run(descriptor, limit, now_ms, until_ms)
-        if ingested is not None:  # the intake does not count a batch with discards or replaced timestamps
+        if ingested is not None:  # a batch with discards or replaced timestamps, which the intake does not count
             self._commit(uncommitted_count, ingested)
         self._clocks.record_replaced(lambda _: None, now_ms)  # the senders are unknown: no credentials
         return committed_count + uncommitted_count
@@ -108,9 +107,10 @@ class DatagramAdmission:
         return count
 
     def admit(self, count: int, now_ms: int, skip: frozenset[int] = frozenset()) -> None:
-        """Admit the first `count` datagrams of the landing zone, and count all of them.
+        """Admit the first `count` datagrams of the landing zone, and count them.
 
-        `skip` has the arrival numbers of datagrams that a predecessor has appended to lanes already.
+        `skip` has the arrival numbers of the datagrams that a dead predecessor has appended to lanes: they are counted,
+        but not appended again.
         """
         self._row.begin_batch()
         first_arrival = self._first_arrival
@@ -139,7 +139,7 @@ class DatagramAdmission:
     ) -> None:
         """Report the discarded messages of a batch; then count the batch and empty the landing zone in one transaction.
 
-        `count` and `skip` are as in `admit`.
+        `count` and `skip` are as in `admit`; `decision` is None if the senders were not checked.
         """
         decision = decision or AdmissionDecision()
         view, first_arrival = self._slab.view, self._first_arrival
@@ -159,25 +159,25 @@ class DatagramAdmission:
         self._reporter.queue_copies()
 
     def recover(self, owner: int, now_ms: int) -> list[Segment]:
-        """Recover the messages of a dead predecessor, before this input receives any; return the runs to publish.
+        """Recover the messages of a dead predecessor, which also had input row `owner`; return the runs to publish.
 
-        Close the open runs of input row `owner`, and admit the datagrams in the landing zone.
+        Close the open runs of the row, and admit the datagrams in the landing zone.
         """
         close_open_runs(self._slab, owner)
         landed_count = len(landing_zone.landed_lengths(self._slab))
         if landed_count:
-            # With the predecessor's partition count of each topic, messages of one key stay in one lane.
+            # The predecessor's partition count of each topic keeps the messages of a key in one lane.
             self._lanes.restore_partition_counts(partition_counts_from(self._slab, self._first_arrival))
             self.admit(landed_count, now_ms, arrivals_in_chunks(self._slab, self._first_arrival))
         self._lanes.close_all()
-        self._lanes.drain_closed()  # the result is not needed: the sweep finds these runs and the predecessor's
+        self._lanes.drain_closed()  # not published from here: the sweep finds these runs and those of the predecessor
         return [found.segment for found in sweep_filled(self._slab)]
 
 
 def _increments_of(received: int, ingested: Ingested, refusals: Collection[DiscardReason]) -> Tally[int]:
     """Return the amount by which a batch of `received` datagrams raises each counter.
 
-    `refusals` has the reason of each datagram that was refused because of its sender; `ingested` does not include it.
+    `refusals` has the discard reason of each datagram of a refused sender; `ingested` has only the other datagrams.
     """
     increments = increments_of_batch(received, ingested, [dropped.reason for dropped in ingested.no_room])
     increments[Counter.UnixDgInputAgentForwardMsg] += received - unappended_count(ingested) - len(refusals)

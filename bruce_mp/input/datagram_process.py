@@ -1,16 +1,13 @@
 """The datagram input: receives messages, validates them, appends them to the slab and publishes the runs.
 
-A run is a sequence of records in the slab that the input hands over to the router as one unit.
-
 The input never waits for a later stage.  It hands over every message that the operating system accepted from a sender,
-or counts the message as discarded.  That holds at shutdown as well, which the supervisor announces with the control
-messages Drain and Stop:
+or counts the message as discarded.  The supervisor ends the input with the control messages Drain and Stop:
 
-* The supervisor closes its own socket to senders before it sends Drain.  The input then receives until the socket is
-  empty.  With `when_full = "block"` it also waits for room.
-* A service manager's socket stays open.  After Drain, the input receives waiting messages in one more round, and the
-  next daemon receives the others.
-* After Stop, the input receives the waiting messages even without room, so that it counts each discard.
+* Drain, if the supervisor created the socket: the socket refuses senders already.  The input receives the waiting
+  messages until none is left.  If `when_full` is "block", it also waits for room.
+* Drain, if the socket stays open, for example because a service manager created it: the input receives messages in one
+  more round.  The next daemon receives the others.
+* Stop: the input receives the waiting messages even if there is no room for them, so that it counts each discard.
 """
 
 from __future__ import annotations
@@ -39,16 +36,16 @@ __all__ = ["main", "prepare"]
 
 log = logging.getLogger(__name__)
 _MAX_TURNS: Final = 4
-"""Most turns (calls of `_receive_turn`) in a round (a call of `_on_datagrams`).
+"""Maximum number of turns (calls of `_receive_turn`) in a round (a call of `_on_datagrams`).
 
 Between two rounds, the loop serves its other sources, such as the supervisor's messages.
 """
 _MAX_ROUND_MS: Final = 200
 """Longest duration of a round."""
 _MIN_WAIT_MS: Final = 50
-"""A round with less time left than this ends early, because a short wait for messages costs as much as a new round."""
+"""A round ends early if less time than this remains, because a short wait for messages costs as much as a new round."""
 _MAX_BATCHES_AT_STOP: Final = 2048
-"""Most batches that the input receives after Stop; without a limit, senders that continue could keep it running."""
+"""Maximum number of batches after Stop; without it, senders that go on sending could keep the input running."""
 _ERROR_PAUSE_S: Final = 1.0
 """Pause after an error of the socket, so that a lasting error costs no CPU time."""
 _PEEK: Final = MSG_PEEK | MSG_TRUNC | MSG_DONTWAIT
@@ -56,7 +53,7 @@ _PEEK: Final = MSG_PEEK | MSG_TRUNC | MSG_DONTWAIT
 
 
 def prepare(slab: Slab) -> None:
-    """Map the slab's pages into this process early, while the predecessor may still work."""
+    """Map the slab's pages into this process, while the predecessor may still work."""
     slab.populate()
 
 
@@ -101,19 +98,19 @@ class _DatagramInput(InputShell):
         self._apply_input(config)
 
     def _apply_input(self, config: Config) -> None:
-        blocks = config.input.unix_datagram.when_full == "block"
-        self._blocks = self._backpressure.blocks = self._thresholds.blocks = blocks
+        senders_wait = config.input.unix_datagram.when_full == "block"
+        self._senders_wait = self._backpressure.senders_wait = self._thresholds.blocks = senders_wait
         self._admission.apply_config(coalescing_for(config, self._queue_length))
 
     def drain(self, message: Drain) -> None:
-        """Receive the waiting messages; end at once with `stays_open`, else when the socket is empty."""
+        """Receive messages in one round, and end if the socket stays open; else end once the socket is empty."""
         self._is_draining = True
         self._on_datagrams()
         if message.stays_open:
             self._finish()
 
     def stop(self) -> None:
-        """Receive the waiting messages, in a bounded number of batches, and end."""
+        """Receive the waiting messages in at most `_MAX_BATCHES_AT_STOP` batches, and end."""
         for _ in range(_MAX_BATCHES_AT_STOP):
             if not self._receive(self._slab.geometry.landing_slots):
                 break
@@ -122,8 +119,8 @@ class _DatagramInput(InputShell):
     # --- the socket --------------------------------------------------------------------------------------------------
 
     def _on_datagrams(self) -> None:
-        """Receive the messages of a round; pause when the slab fills up."""
-        until_ms = 0 if self._is_draining or self._blocks else steady_ms() + _MAX_ROUND_MS  # 0 = do not wait
+        """Receive the messages of a round; end the round early if a pause is due."""
+        until_ms = 0 if self._is_draining or self._senders_wait else steady_ms() + _MAX_ROUND_MS  # 0 = do not wait
         for _ in range(_MAX_TURNS):
             pause_s = self._receive_turn(until_ms)
             if pause_s is None:
@@ -137,11 +134,11 @@ class _DatagramInput(InputShell):
                 return
 
     def _receive_turn(self, until_ms: int) -> float | None:
-        """Receive the messages of a turn; wait for them until `until_ms` at most.
+        """Receive the messages of a turn; if there are none, wait for some until `until_ms`; 0 = do not wait.
 
         Return the pause after the turn in seconds; None if there were no messages.
         """
-        next_size = self._peek_size() if self._blocks else 0
+        next_size = self._peek_size() if self._senders_wait else 0
         if next_size is None:
             return None
         allowance = self._next_allowance(next_size)
@@ -152,17 +149,17 @@ class _DatagramInput(InputShell):
     def _next_allowance(self, next_size: int) -> Allowance:
         """Return the allowance for the next turn, and reserve chunks for it.
 
-        `next_size` is the length of the first waiting datagram; 0 = unknown, without `_blocks`.
+        `next_size` is the length of the first waiting datagram; it is 0 if `_senders_wait` is False.
         """
-        if not self._blocks:
+        if not self._senders_wait:
             return self._backpressure.next_allowance(next_size)
         if self._thresholds.must_pause(steady_ms()):
             return Allowance(0, MAX_PAUSE_S)
         allowance = self._backpressure.next_allowance(next_size)
         if not self._thresholds.is_on_trial:
             return allowance
-        # All topics over their thresholds are stuck.  A trial receives a few messages, because there may be some of
-        # other topics among them.
+        # Every topic that is over its threshold makes no progress, so a longer pause would not help.  Receive a few
+        # messages on trial: some of them may be of other topics.
         return Allowance(min(allowance.message_count, TRIAL_MESSAGES), MAX_PAUSE_S)
 
     def _pause(self, seconds: float) -> None:
@@ -183,7 +180,7 @@ class _DatagramInput(InputShell):
             return None
 
     def _receive(self, limit: int, until_ms: int = 0) -> bool:
-        """Receive up to `limit` messages, and wait for them until `until_ms` at most; return False if none came."""
+        """Receive up to `limit` messages, if necessary after a wait until `until_ms`; return False if none came."""
         self._lanes.wall_offset_ms = wall_offset_ms()
         try:
             count = self._admission.receive(self._socket.fileno(), limit, steady_ms(), until_ms)

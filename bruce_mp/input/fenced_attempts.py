@@ -2,9 +2,9 @@
 
 The input appends the messages of an attempt to separate lanes of the slab and keeps them there.  The end frame
 completes the attempt: the input hands all its messages over to the router.  If the connection ends earlier, the input
-discards the messages.  Only the client can complete an attempt and so free its memory.  Therefore all open attempts of
-a worker together get a limited part of the slab.  When an attempt reaches its limit, or its topic reaches its share of
-the slab, the attempt writes its further messages to a spill file (`slab/spill.py`).
+discards the messages.  How long an attempt holds its memory depends on its client, so all open attempts of a worker
+together get a limited part of the slab.  Once an attempt reaches its limit, or a topic in it reaches its share of the
+slab, its further messages go to a spill file (`slab/spill.py`).
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ __all__ = ["NOT_ALLOWED", "NOT_UNDERSTOOD", "SHUTDOWN", "UNREAD", "Attempt", "En
 
 log = logging.getLogger(__name__)
 _LINGER_MS: Final = 1 << 40
-"""Time after which an attempt's runs would be handed over; it is longer than any attempt lasts."""
+"""Linger of an attempt's lanes: longer than any attempt lasts, so that it never closes a run."""
 _MAX_NUMBER: Final = 0xFFFFFFFF
-"""The largest attempt number that fits into a chunk header, in which 0 means no attempt."""
+"""The largest attempt number that fits into a chunk header; there, 0 means that the chunk is of no attempt."""
 _MAX_WAIT_MS: Final = 30_000
-"""Longest wait of an attempt for room in spill files that other open attempts hold; the oldest waits without limit."""
+"""Longest wait of an attempt for room that spill files of other attempts hold; the oldest one waits without limit."""
 
 
 class Ending(NamedTuple):
@@ -77,37 +77,37 @@ NOT_UNDERSTOOD: Final = Ending(
 
 
 class _NoHandover(HandoverTickets):
-    """The ticket counter of an attempt's lanes.  It hands no run over: closed runs stay OPEN until the attempt ends."""
+    """The ticket counter of an attempt's lanes.  It hands no run over, so closed runs keep the state OPEN."""
 
     def hand_over(self, run_at: int) -> None:
         pass
 
 
 class _AttemptThresholds:
-    """Allocates chunks for an attempt's lanes if the topic is within its threshold, which is its share of the slab.
+    """Allocates chunks for an attempt's lanes if their topic is within its threshold, the topic's share of the slab.
 
-    The chunks count against their topics only once the attempt is completed: until then only its client can free them.
+    An attempt's chunks count in the shares of their topics only after the attempt is completed.
     """
 
     def __init__(self, attempt: Attempt, thresholds: TopicThresholds) -> None:
         self._attempt = attempt
         self.allows, self.may_grow = thresholds.allows, thresholds.may_grow
         self.has_refused = False
-        """True if the topic's threshold, and not the attempt's limit, refused the last allocation."""
+        """True if the topic's threshold refused the last allocation; False if the attempt's limit or the pool did."""
 
     def allocate(self, topic: TopicKey, span: int, now_ms: int) -> int | None:
-        """Return the first of `span` neighboring chunks; None if a limit or the room forbids it."""
+        """Allocate `span` neighboring chunks and return the first; None if a limit forbids it or there is no room."""
         self.has_refused = not self.allows(topic, span, now_ms)
         return None if self.has_refused else self._attempt.allocate(span, now_ms)
 
     def on_topics_changed(self) -> None:
-        """Do nothing, because the chunks count against no topic before the attempt is completed."""
+        """Do nothing, because the chunks count in no topic's share before the attempt is completed."""
 
 
 class Attempt:
     """One attempt, which is also the chunk pool of its lanes (`lane_chunks.ChunkSource`).
 
-    Closed runs of the lanes stay OPEN.  The headers of their chunks have the attempt's number.
+    The headers of its chunks have the attempt's number.
     """
 
     def __init__(
@@ -131,10 +131,10 @@ class Attempt:
         self.began_ms = now_ms
         self.chunk_count = 0
         self.is_spilling = False
-        """True after a message exceeded the attempt's limit or its topic's share: later ones go to the spill file."""
+        """True after a message exceeded the attempt's limit or its topic's share: later messages go to `spill`."""
         self.spill: SpillFile | None = None
         self.waiting_since_ms: int | None = None
-        """Start of the attempt's wait for room in spill files."""
+        """Time at which the attempt began to wait for room in spill files; None if it does not wait."""
         no_handover = _NoHandover(attempts.slab, self.owner)
         self.lanes = Lanes(
             attempts.slab,
@@ -146,13 +146,13 @@ class Attempt:
             partitioners=worker_lanes.partitioners,
             thresholds=_AttemptThresholds(self, attempts.thresholds),
         )
-        self.lanes.caller_retries = True  # the caller offers messages over a topic's share again, or spills them
+        self.lanes.caller_retries = True  # for messages over a topic's share, the caller retries or spills them
 
     def __str__(self) -> str:
         return self.name.decode("utf-8", "backslashreplace")
 
     def allocate(self, span: int, now_ms: int) -> int | None:
-        """Return the first of `span` neighboring chunks for the attempt; None above its limit, or without room."""
+        """Allocate `span` neighboring chunks and return the first; None above the attempt's limit, or without room."""
         self.is_spilling = self.is_spilling or not self._attempts.allows(span, self)
         chunk = None if self.is_spilling else self._pool.allocate(span, now_ms)
         if chunk is not None:
@@ -197,7 +197,7 @@ class FencedAttempts:
         self._last_number = 0
 
     def apply_limits(self, max_chunks: int) -> None:
-        """Apply a reloaded limit for one attempt; 0 stands for `max_total_chunks`."""
+        """Apply the limit for one attempt; 0 = `max_total_chunks`."""
         self._max_chunks = min(max_chunks or self._max_total_chunks, self._max_total_chunks)
 
     def __len__(self) -> int:
@@ -206,31 +206,31 @@ class FencedAttempts:
     def open(self, begin: AttemptBegin, client: FlushGroupOwner, worker_lanes: Lanes, now_ms: int) -> Attempt:
         """Open an attempt, with a number that no other attempt of this worker has in the slab or in spill files.
 
-        The timestamp windows and partitioners of `worker_lanes` also apply to the attempt.
+        The attempt uses the timestamp windows and partitioners of `worker_lanes`.
         """
-        self._last_number = max(self._last_number, self._spills.last_number) % _MAX_NUMBER + 1
+        self._last_number = max(self._last_number, self._spills.largest_number) % _MAX_NUMBER + 1
         self._unique.on_begin(client, begin)  # may replace `client.flush_group`
         attempt = Attempt(self, self._last_number, begin, client.flush_group, worker_lanes=worker_lanes, now_ms=now_ms)
         self._open.add(attempt)
         return attempt
 
     def allows(self, span: int, attempt: Attempt) -> bool:
-        """Return True if an attempt with `span` more chunks is within the limits."""
+        """Return True if the limits allow an attempt `span` more chunks."""
         total = sum(each.chunk_count for each in self._open)
         return attempt.chunk_count + span <= self._max_chunks and total + span <= self._max_total_chunks
 
     def spill_if_possible(self, attempt: Attempt) -> None:
         """Let the attempt's further messages go to its spill file, because a topic has reached its share of the slab.
 
-        Do nothing if the spill files have no room.  The messages then stay with their client, because `spill` would
-        exceed the bound on spill files.
+        Do nothing if the bound on spill files leaves no room: `spill` would exceed the bound.  The messages then stay
+        with their client.
         """
         attempt.is_spilling = attempt.is_spilling or self._spills.has_room
 
     # --- spilling ----------------------------------------------------------------------------------------------------
 
     def spill(self, attempt: Attempt, data: memoryview | bytes, message_count: int, arrived_ms: int) -> Ending | None:
-        """Write whole messages to an attempt's spill file; return the reason for the attempt's end if that fails.
+        """Write whole messages to an attempt's spill file; return the reason for the attempt's end if the write fails.
 
         `arrived_ms` is the arrival time of the messages in ms since 1970.
         """
@@ -251,7 +251,7 @@ class FencedAttempts:
         if attempt.spill is None:
             attempt.spill = self._spills.create(attempt.number, keeps_timestamps=attempt.keeps_timestamps)
             self._record_oldest()
-        # Urgent, because the messages are no longer in the client's `unprocessed`, so they cannot wait.
+        # Urgent: the messages are no longer in the client's `unprocessed`, so they cannot wait there.
         room = self._spills.extend(attempt.spill, len(data), is_urgent=True)
         if room is not SpillRoom.GRANTED:
             raise SlabError(room.value)
@@ -260,8 +260,7 @@ class FencedAttempts:
     def reserve_spill(self, attempt: Attempt, size: int, now_ms: int) -> SpillRoom | Ending:
         """Reserve `size` bytes in the spill file of an attempt that has one.
 
-        Return one of three results: GRANTED; the limit that makes the attempt wait; the reason for the attempt's end,
-        if the attempt must not wait.
+        Return GRANTED, or the limit for which the attempt must wait, or the reason for the attempt's end.
         """
         assert attempt.spill is not None
         room = self._spills.extend(attempt.spill, size)
@@ -290,8 +289,8 @@ class FencedAttempts:
                 f"it alone needs more than the {self._spills.max_bytes >> 20} MiB that spill files may have. Send "
                 "smaller attempts, or raise input.streams.max_spill_size",
             )
-        # Files of completed attempts are removed soon, which gives room.  The oldest attempt waits without limit, so
-        # that at least one attempt can be completed.
+        # Files of completed attempts are removed soon, and make room.  The oldest attempt waits without limit, so that
+        # at least one attempt can be completed.
         if now_ms - attempt.waiting_since_ms < _MAX_WAIT_MS or self._spills.completed or self._is_oldest(attempt):
             return room
         return Ending(
@@ -306,7 +305,7 @@ class FencedAttempts:
         return attempt.began_ms <= min(filter(None, oldest_by_row), default=0)
 
     def _record_oldest(self) -> None:
-        """Store in the row when the oldest open attempt with a spill file began; 0 = none."""
+        """Store in the row the time at which the oldest open attempt with a spill file began; 0 = none."""
         starts_ms = [each.began_ms for each in self._open if each.spill is not None]
         self._row.counters[lay.SPILL_OLDEST] = min(starts_ms, default=0)
 
@@ -315,7 +314,7 @@ class FencedAttempts:
     def complete(self, client: FlushGroupOwner, attempt: Attempt) -> list[Segment] | Ending:
         """Complete an attempt: hand its runs over, and queue its spill file; return the runs to publish.
 
-        If the attempt's unique name prevents the completion, return the reason for the attempt's end instead.
+        If `UniqueAttempts` refuses the attempt, return the reason for its end instead.
         """
         refusal = self._unique.prepare(client, attempt)
         if refusal is not None:
@@ -327,14 +326,14 @@ class FencedAttempts:
         fences.complete_attempt(self.slab, self.pool.owner, attempt.number, runs, attempt.spill)
         for chunk in dict.fromkeys(segment.chunk for segment in runs):  # each chunk once
             span = self.slab.words[(self.slab.chunk_at(chunk) + lay.CHUNK_SPAN) >> 2]
-            self.pool.holdings.adopt(self.slab, chunk, span)  # the chunks count against their topic from now on
+            self.pool.holdings.adopt(self.slab, chunk, span)  # the chunks count in their topic's share from now on
         if attempt.spill is not None:
             self._spills.add_completed(attempt.spill, attempt.flush_group)
         self._unique.on_completed(client, attempt)
         return runs
 
     def abandon(self, attempt: Attempt) -> None:
-        """Discard the messages of an attempt that cannot complete."""
+        """Discard the messages of an attempt that ends without completion."""
         by_topic: defaultdict[bytes, list[Segment]] = defaultdict(list)
         for segment in self._close(attempt):
             by_topic[self._topic_of(segment)].append(segment)
@@ -350,7 +349,7 @@ class FencedAttempts:
         attempt.flush_group.discard(reason, file.message_count)
         self._reporter.record(reason, count=file.message_count)
         if self._reporter.keeps_copies:
-            self._row.add(Counter.MsgCopyLost, file.message_count)  # no copies are made, because nothing reads the file
+            self._row.add(Counter.MsgCopyLost, file.messages)  # there are no copies, because nothing reads the file
         self._spills.remove(file)
 
     def _close(self, attempt: Attempt) -> list[Segment]:

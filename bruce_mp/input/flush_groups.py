@@ -1,18 +1,16 @@
 """The flush groups of a stream connection: the messages between two barriers, and their outcomes.
 
-A barrier is a client's request for the outcome of its earlier messages (`barriers.py`).  The arrival number of a
-message contains the number of the message's flush group.  So the worker can count the outcome of a message for the
-right group, whichever process settles the message.
+The arrival number of a message contains the number of the message's flush group.  So the worker can count the outcome
+of a message for the right group, whichever process settles the message.
 
-No other process reports outcomes to a worker, so the death of another process cannot hide them.  The worker itself
-reads the states of the records in its chunks while a barrier or a unique attempt (a fenced attempt with a name, see
-`unique_attempts.py`) is pending, and before it reuses a chunk.  It counts the outcomes of each run once, when all
-records of the run are settled.  Until a chunk is reused, the worker keeps the position up to which it has counted.
+The worker reads the outcomes from the records in its chunks, so the death of another process cannot hide them.  It
+reads while a barrier or a unique attempt (`unique_attempts.py`) is pending, and before it reuses a chunk.  It counts
+the outcomes of each run once, after all records of the run are settled.
 """
 
 from __future__ import annotations
 
-from collections import Counter as Tally
+from collections import Counter
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Final, Protocol
@@ -25,29 +23,33 @@ from bruce_mp.slab.layout import RunState
 if TYPE_CHECKING:
     from bruce_mp.slab.file import Slab
 
-__all__ = ["FlushGroup", "FlushGroupOwner", "FlushGroups", "Outcomes"]
+__all__ = ["FlushGroup", "FlushGroupOwner", "FlushGroups", "OutcomeCounter"]
 
 _MAX_NUMBER: Final = lay.ARRIVAL_SOURCES - 1
 """The largest number of a flush group that fits into an arrival number."""
 CHUNKS_PER_POLL: Final = 512
-"""Largest number of chunks that one poll inspects, so that it ends within a few milliseconds."""
+"""Largest number of chunks that one poll inspects, so that the poll ends within a few milliseconds."""
 
 
 @dataclass(slots=True, eq=False)
 class FlushGroup:
-    """The messages of a connection between two barriers or of a unique attempt, with the counts of their outcomes."""
+    """A flush group: the messages between two barriers, or those of a unique attempt.
+
+    `received` is the number of its messages, `delivered` and `discards` are the numbers of their outcomes.
+    """
 
     number: int
+    """The number in the arrival numbers of the messages; 0 = no outcomes are counted."""
     received: int = 0
     delivered: int = 0
-    discards: Tally[DiscardReason] = field(default_factory=Tally)
+    discards: Counter[DiscardReason] = field(default_factory=Counter)
     is_closed: bool = False
-    """True if the connection has ended, or if the client's `finished_totals` include this finished group."""
+    """True if no messages follow, and no answer needs this group any more."""
     spill_file_count: int = 0
-    """Number of spill files of complete attempts that have messages of the group."""
+    """Number of spill files of completed attempts that still have messages of the group."""
 
     @property
-    def outstanding(self) -> int:
+    def outstanding_count(self) -> int:
         """Return the number of messages without an outcome."""
         return self.received - self.delivered - self.discards.total()
 
@@ -60,14 +62,14 @@ class FlushGroupOwner(Protocol):
     """The fields of a stream client (`stream_client.py`) that its flush groups need."""
 
     flush_group: FlushGroup
-    unfinished_groups: list[FlushGroup]
+    earlier_groups: list[FlushGroup]
     user: int
 
 
 class FlushGroups:
     """The flush groups of this worker by number.
 
-    A number is free again once its group is *closed* (no messages follow) and all messages of the group have outcomes.
+    A number is free again once its group is *closed* (`is_closed`) and all messages of the group have outcomes.
     """
 
     def __init__(self) -> None:
@@ -85,7 +87,7 @@ class FlushGroups:
         return len(self) >= _MAX_NUMBER
 
     def open(self) -> FlushGroup:
-        """Create a flush group.  If no number is free, the group gets number 0, for which no outcomes are counted."""
+        """Create a flush group, with number 0 if no other number is free."""
         if self.is_full:
             return FlushGroup(0)
         self._last_number = self._last_number % _MAX_NUMBER + 1
@@ -97,37 +99,37 @@ class FlushGroups:
     def start_next(self, client: FlushGroupOwner) -> None:
         """Start the next flush group of a client, unless the present group has no messages."""
         if client.flush_group.received:
-            client.unfinished_groups.append(client.flush_group)
+            client.earlier_groups.append(client.flush_group)
             client.flush_group = self.open()
 
     def close(self, flush_group: FlushGroup) -> None:
-        """Let the number of a flush group become free as soon as all its messages have outcomes."""
+        """Close a flush group, and free its number as soon as all its messages have outcomes."""
         flush_group.is_closed = True
         self.remove_if_finished(flush_group)
 
     def remove_if_finished(self, flush_group: FlushGroup) -> None:
         """Free the number of a closed flush group if all its messages have outcomes."""
-        if flush_group.is_closed and not flush_group.outstanding:
+        if flush_group.is_closed and not flush_group.outstanding_count:
             self._by_number.pop(flush_group.number, None)
 
 
-class Outcomes:
+class OutcomeCounter:
     """Counts the outcomes of messages in the chunks that this worker has opened.
 
-    The messages in a dead predecessor's chunks belong to no flush group, because their connections have ended.
+    It ignores the chunks of a dead predecessor: the connections of their messages have ended.
     """
 
     def __init__(self, slab: Slab, flush_groups: FlushGroups) -> None:
         self._slab = slab
         self._flush_groups = flush_groups
         self._positions: dict[int, CountedPosition] = {}
-        """The first uncounted run of each chunk."""
+        """The position of the first uncounted run in each chunk."""
 
     def on_opened(self, chunk: int) -> None:
         self._positions[chunk] = CountedPosition()
 
     def on_released(self, chunk: int) -> None:
-        """Count the remaining outcomes in a settled chunk, before the pool overwrites its records."""
+        """Count the remaining outcomes in a chunk before the pool overwrites its records; all of them are settled."""
         if chunk in self._positions:
             self._count(chunk)
             del self._positions[chunk]
@@ -154,15 +156,12 @@ class Outcomes:
             self._flush_groups.remove_if_finished(flush_group)
 
     def unsettled_topics(self) -> set[int]:
-        """Return the topic numbers of messages without outcomes, from at most `CHUNKS_PER_POLL` chunks.
-
-        Each of these chunks contributes the topic of its first uncounted run.
-        """
+        """Return the topic numbers of the first uncounted runs of at most `CHUNKS_PER_POLL` chunks."""
         found: set[int] = set()
         words = self._slab.words
         for chunk, position in islice(self._positions.items(), CHUNKS_PER_POLL):
             start = self._slab.chunk_at(chunk)
             if position.run < words[(start + lay.CHUNK_RUNS) >> 2]:
-                found.add(words[(start + position.offset + lay.RUN_TOPIC) >> 2])
-        found.discard(0)  # the number in a run that has the topic's name instead, because the topic had no number yet
+                found.add(words[(start + position.at + lay.RUN_TOPIC) >> 2])
+        found.discard(0)  # the number of a topic that is not in the topic table: its runs have its name
         return found

@@ -1,8 +1,8 @@
-"""The counters that a batch raises, and the reports of its discarded messages, for all inputs."""
+"""The counters that a batch of an input raises, and the reports of its discarded messages."""
 
 from __future__ import annotations
 
-from collections import Counter as Tally
+from collections import Counter as Tally  # `Counter` is the enum of telemetry
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
@@ -50,16 +50,16 @@ _PROCESSED_COUNTERS: Final[Mapping[int, Counter]] = {
     _ANY_PARTITION: Counter.InputAgentProcessAnyPartitionMsg,
     _PARTITION_KEY: Counter.InputAgentProcessPartitionKeyMsg,
 }
-"""The counter of each API key for examined messages, including messages that are rejected or find no room."""
+"""The counter of parsed messages with each API key; it includes rejected messages and those without room."""
 
 
 def processed_counter(message: memoryview) -> Counter:
-    """Return the counter of processed messages that counts this message, by its API key."""
-    return _PROCESSED_COUNTERS[int.from_bytes(message[4:6], "big")]  # the key follows the 4 bytes of the size
+    """Return the counter in `_PROCESSED_COUNTERS` that counts this message."""
+    return _PROCESSED_COUNTERS[int.from_bytes(message[4:6], "big")]  # the API key follows the 4 bytes of the field Size
 
 
 def unappended_count(ingested: Ingested) -> int:
-    """Return the number of a batch's messages that are in no lane: they were rejected, or found no room."""
+    """Return the number of messages of a batch that are in no lane: they were rejected, or found no room."""
     return len(ingested.rejections) + len(ingested.no_room)
 
 
@@ -78,9 +78,9 @@ def report_rejected(
 
 
 def _sample(reporter: DiscardReporter, buffer: memoryview, extent: tuple[int, int]) -> bytes:
-    """Return the beginning of a message, of the length that the configuration sets for samples."""
-    at, length = extent
-    return bytes(buffer[at : at + length][: reporter.sample_size])
+    """Return the beginning of a message, at most `reporter.sample_size` bytes."""
+    offset, length = extent
+    return bytes(buffer[offset : offset + length][: reporter.sample_size])
 
 
 def report_refused(
@@ -90,16 +90,16 @@ def report_refused(
     buffer: memoryview,
     extent: tuple[int, int],
 ) -> None:
-    """Report the discard of a message from a sender that an allow list or a quota refuses."""
+    """Report the discard of a message because of its sender; `reason` is a key of `REFUSED_COUNTERS`."""
     if reason is DiscardReason.OVER_QUOTA:
-        at, length = extent
-        _report_over_quota(reporter, peer, bytes(buffer[at : at + length]))
+        offset, length = extent
+        _report_over_quota(reporter, peer, bytes(buffer[offset : offset + length]))
     else:
         reporter.record(reason, sample=_sample(reporter, buffer, extent), peer=peer)
 
 
 def _report_over_quota(reporter: DiscardReporter, peer: PeerCredentials | None, data: bytes) -> None:
-    """Report a message over its sender's quota; nothing has parsed the message, so it may be malformed."""
+    """Report a message over the quota of its sender; the message was not parsed before, so it may be malformed."""
     message = parse_message(data)
     if not isinstance(message, Message):
         message = Message(topic=b"", value=data, key=b"", timestamp_ms=0, partition_key=None)
@@ -111,17 +111,17 @@ def _report_over_quota(reporter: DiscardReporter, peer: PeerCredentials | None, 
 def report_no_room(
     reporter: DiscardReporter, dropped: NoRoom, buffer: memoryview, extent: tuple[int, int], reason: DiscardReason
 ) -> None:
-    """Report the discard of a valid message for want of room; `reason` may differ from that in `dropped`."""
+    """Report the discard of a valid message that found no room; `reason` may differ from `dropped.reason`."""
     reporter.record(reason, topic=dropped.topic, timestamp=dropped.timestamp)
     if reporter.keeps_copies:
-        at, length = extent
-        message = parse_message(buffer[at : at + length])
+        offset, length = extent
+        message = parse_message(buffer[offset : offset + length])
         assert isinstance(message, Message)  # else it would have been rejected
         reporter.copy(reason, [_truncate(message, reporter.copy_size)])
 
 
 def _truncate(message: Message, size: int | None) -> Message:
-    headers = message.headers if size is None else ()  # a truncated copy has none
+    headers = message.headers if size is None else ()  # a truncated copy has no headers
     return replace(message, key=message.key[:size], value=message.value[:size], headers=headers)
 
 

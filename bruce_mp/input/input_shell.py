@@ -1,8 +1,6 @@
 """The common shell of input processes: chunks, lanes and quotas, and the publication of runs.
 
-An input appends the messages of a topic as records to a *lane*, which is a chunk of the slab.  It hands the records
-over to the router in *runs*, each a contiguous part of a lane.  To *publish* a run is to send the router a frame that
-names the run; the router finds the records in the slab.
+To *publish* a run is to send the router a frame that names the run; the router finds the records in the slab.
 """
 
 from __future__ import annotations
@@ -37,10 +35,10 @@ if TYPE_CHECKING:
 
 __all__ = ["InputShell", "RunPublisher"]
 
-_RECLAIM_IDLE_S: Final = 1.0
+_RECLAIM_INTERVAL_S: Final = 1.0
 """Interval at which an input returns its idle chunks to the slab."""
-_FLUSH_MS: Final = 2000
-"""Longest time that an ending input waits for the router to receive the last frames."""
+_MAX_CLOSE_MS: Final = 2000
+"""Longest time in ms that an input, when it ends, waits for the router to receive the last frames."""
 
 
 class RunPublisher:
@@ -58,28 +56,27 @@ class RunPublisher:
             self._row.add(Counter.InputRunsPublished, len(segments))
 
     def flush(self, topics: Iterable[int]) -> None:
-        """Ask the router to send the batches of some topics now, including the runs of all earlier frames."""
+        """Ask the router to send the messages of some topics now, including those in the runs of all earlier frames."""
         self._router.send([Parcel(ParcelKind.FLUSH, topic) for topic in topics])
 
     def publish_closed(self) -> None:
-        """Publish all closed runs.
+        """Publish all closed runs; the caller has counted their records in the row.
 
-        The caller has counted their records in the row.  Otherwise the telemetry could show more delivered messages
-        than received ones.
+        Otherwise the telemetry could show more delivered messages than received ones.
         """
         self.publish(self._lanes.drain_closed())
 
     def publish_ready(self, now_ms: int) -> None:
-        """Like `publish_closed`, but only if the time to publish has come (`Lanes.drain_ready`)."""
+        """Do the same as `publish_closed` if it is time to publish (`Lanes.drain_ready`)."""
         self.publish(self._lanes.drain_ready(now_ms))
 
     def publish_open_runs(self) -> None:
-        """Close and publish every run; the lanes keep their chunks."""
+        """Close every open run, and publish all closed runs; the lanes keep their chunks."""
         self._lanes.close_runs()
         self.publish_closed()
 
     def publish_all(self) -> None:
-        """Close and publish every run; the lanes release their chunks."""
+        """Close every open run, and publish all closed runs; the lanes release their chunks."""
         self._lanes.close_all()
         self.publish_closed()
 
@@ -87,8 +84,8 @@ class RunPublisher:
 class InputShell(ProcessShell):
     """The common base class of the datagram input and the stream workers.
 
-    `windows_for` and `rules_for` select the settings for datagrams or for streams.  The chunk pool tells the `watcher`
-    of each chunk that it opens or releases.
+    `windows_for` and `rules_for` return the settings for datagrams, or those for streams.  The chunk pool calls the
+    `watcher` for each chunk that it opens or releases.
     """
 
     def __init__(
@@ -122,10 +119,10 @@ class InputShell(ProcessShell):
         self._router = self._links.sender(ROUTER_FROM_INPUTS)
         self._publisher = RunPublisher(self._lanes, self._router, self._row)
         self._is_replaced = False
-        """True if the supervisor has ended, so that the input of a new supervisor replaces this one."""
+        """True if the supervisor has ended: the input of a new supervisor replaces this one."""
 
     def start(self) -> None:
-        self.repeat(_RECLAIM_IDLE_S, self._pool.reclaim_idle)  # another input may need the memory
+        self.repeat(_RECLAIM_INTERVAL_S, self._pool.reclaim_idle)  # another input may need the memory
 
     def after_round(self, now_ms: int) -> int | None:
         self._lanes.close_due(now_ms)
@@ -153,12 +150,11 @@ class InputShell(ProcessShell):
         self._loop.stop()
 
     def close(self) -> int:
-        """Return the time limit in ms for the router to receive the last frames.
+        """Return the time limit in ms for sending the last frames.
 
-        An input that is replaced has no router.  It drops the frames, because the next router finds the runs in the
-        slab.
+        If the input is replaced, it has no router, and drops the frames: the next router finds the runs in the slab.
         """
         if not self._is_replaced:
-            return _FLUSH_MS
+            return _MAX_CLOSE_MS
         self._router.close()
         return CLOSE_TIMEOUT_MS

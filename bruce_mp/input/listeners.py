@@ -1,6 +1,6 @@
 """The listening sockets of a stream worker.
 
-Several workers share the sockets.  For a new connection, the kernel wakes any of the idle workers.
+Several workers share the sockets.  For a new connection, the kernel wakes one or more of the idle workers.
 """
 
 from __future__ import annotations
@@ -23,10 +23,11 @@ __all__ = ["Listeners"]
 
 log = logging.getLogger(__name__)
 _MAX_ACCEPTS: Final = 16
-"""Most connections that a worker accepts in a round, so that other workers, which the kernel also wakes, get some."""
+"""Maximum number of connections that a worker accepts in a round, so that other workers get some, too."""
 _ERROR_PAUSE_S: Final = 1.0
-"""Pause of accepting after the system had no descriptor or memory for a connection."""
+"""Pause of accepting after an error in `_EXHAUSTION_ERRORS`."""
 _EXHAUSTION_ERRORS: Final = frozenset({EMFILE, ENFILE, ENOBUFS, ENOMEM})
+"""Errors that mean that the system has no descriptor or memory for a connection."""
 
 
 class Listeners:
@@ -72,9 +73,9 @@ class Listeners:
             self._add_connection(connection)
 
     def _on_accept_error(self, error: OSError) -> None:
-        """Pause accepting for a second if a resource is exhausted; other errors need no pause.
+        """Pause accepting if a resource is exhausted.
 
-        They mean that the listener was closed, or that the client has gone.
+        Other errors need no pause: the listener was closed, or the client has gone.
         """
         if error.errno in _EXHAUSTION_ERRORS:
             self._row.add(Counter.AcceptExhausted)

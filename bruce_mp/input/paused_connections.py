@@ -1,7 +1,8 @@
 """Paused stream connections: they wait for room, for a stuck topic, for a spill file or for the next quota interval.
 
-A topic is *stuck* here while it is over its share of the slab (`topic_share`), so that the lanes refuse its messages.
-The worker *retries* a paused connection: it tries to admit the waiting messages of the connection.
+For a stream worker, a topic is *stuck* while it is over its share of the slab (`topic_share`): the lanes refuse its
+messages.  To *retry* a paused connection is to try to admit its waiting messages.  The worker retries in *rounds*: in a
+round, it retries each connection with a pause that has ended.
 """
 
 from __future__ import annotations
@@ -21,14 +22,11 @@ __all__ = ["PausedConnections"]
 _ROOM_RETRY_MS: Final = 5
 """Interval of retries for connections that wait for room."""
 _MAX_TOPIC_PAUSE_MS: Final = 50
-"""Longest pause between retries for a stuck topic; after each failed retry, the pause is twice as long."""
+"""Longest pause for a stuck topic; after each failed retry, the next pause is twice as long."""
 
 
 class PausedConnections:
-    """Paused connections by descriptor.
-
-    After `schedule_retry`, a timer calls `retry` at the end of the first pause.
-    """
+    """The paused connections of a worker, by descriptor; a timer calls `retry` when a pause ends."""
 
     def __init__(self, loop: Loop, retry: Callable[[], None]) -> None:
         self._loop = loop
@@ -37,9 +35,9 @@ class PausedConnections:
         self._timer: Timer | None = None
         self._due_ms = 0
         self._failed_retries: dict[bytes, int] = {}
-        """The topics for which a retry failed in the present round, each with the descriptor that was retried."""
+        """The stuck topics for which a retry failed in the present round, and the descriptor of that retry."""
         self._topic_pauses_ms: dict[bytes, int] = {}
-        """Length of the last pause of each stuck topic."""
+        """Length in ms of the last pause of each stuck topic."""
 
     def __len__(self) -> int:
         return len(self._clients)
@@ -48,7 +46,7 @@ class PausedConnections:
         return descriptor in self._clients
 
     def add(self, descriptor: int, client: StreamClientState) -> None:
-        """Pause a connection until `client.paused_until_ms`; 0 means that it is retried every `_ROOM_RETRY_MS`."""
+        """Pause a connection until `client.paused_until_ms`; if that is 0, it is retried every `_ROOM_RETRY_MS`."""
         self._clients[descriptor] = client
 
     def discard(self, descriptor: int) -> None:
@@ -71,7 +69,7 @@ class PausedConnections:
     def rotate_due(self, now_ms: int) -> list[int]:
         """Return the descriptors of the connections with pauses that have ended.
 
-        Connections that wait for room stay in their places; the others move behind all connections.
+        In the order of retries, connections that wait for room keep their places; the others move to the end.
         """
         due = [descriptor for descriptor, client in self._clients.items() if client.paused_until_ms <= now_ms]
         for descriptor in due:
@@ -84,9 +82,8 @@ class PausedConnections:
     ) -> None:
         """Retry a paused connection, unless a retry for the same stuck topic has failed in this round.
 
-        A retry parses all waiting messages of the connection, so after a failed one the round skips the topic's other
-        connections.  `may_resume(client)` returns False only if the client's stuck topic is still over its share.
-        `admit(descriptor)` tries to admit the messages.
+        A retry costs time, because it parses all waiting messages of the connection.  `may_resume(client)` returns
+        False only if the client's stuck topic is still over its share.  `admit(descriptor)` tries to admit messages.
         """
         client = self._clients[descriptor]
         topic, size_before = client.stuck_topic, len(client.unprocessed)
@@ -96,17 +93,16 @@ class PausedConnections:
             self._failed_retries[topic] = descriptor
             return
         admit(descriptor)
-        has_progressed = not client.is_blocked or len(client.unprocessed) < size_before
+        has_progressed = not client.is_paused or len(client.unprocessed) < size_before
         if has_progressed:
             self._topic_pauses_ms.pop(topic, None)
-        if client.is_blocked and client.stuck_topic:
+        if client.is_paused and client.stuck_topic:
             self._failed_retries[client.stuck_topic] = descriptor
 
     def pause_stuck_topics(self, now_ms: int) -> None:
         """End a round of retries: pause all connections of the topics for which a retry failed.
 
-        Each pause of a topic is twice as long as the last.  The retried connection moves to the end, so the next round
-        retries another connection of its topic.
+        The connection of the failed retry moves to the end, so the next round retries another one of the same topic.
         """
         stuck, self._failed_retries = self._failed_retries, {}
         if not stuck:
@@ -122,14 +118,14 @@ class PausedConnections:
                 client.paused_until_ms = now_ms + self._topic_pauses_ms[client.stuck_topic]
 
     def schedule_retry(self) -> None:
-        """Set the timer to the end of the first pause."""
-        ends_ms = [client.paused_until_ms for client in self._clients.values()]  # 0 = soon
+        """Set the timer to the time at which the first pause ends."""
+        ends_ms = [client.paused_until_ms for client in self._clients.values()]  # 0 = after _ROOM_RETRY_MS
         self._schedule(min(ends_ms) if all(ends_ms) else steady_ms() + _ROOM_RETRY_MS)
 
     def retry_soon(self) -> None:
         """Retry all connections now, because quotas may have changed."""
         for client in self._clients.values():
-            client.paused_until_ms = min(client.paused_until_ms, 1)  # 1 is in the past; 0 (soon) stays 0
+            client.paused_until_ms = min(client.paused_until_ms, 1)  # 1 is in the past; 0 (see `add`) stays 0
         if self._clients:
             self._schedule(steady_ms())
 

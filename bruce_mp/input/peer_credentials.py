@@ -1,4 +1,4 @@
-"""The peer of a stream connection: its credentials, and its admission by the allow list."""
+"""The peer of a stream connection (the client's process): its credentials, and its admission by the allow list."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _CREDENTIALS: Final = Struct("iII")
 _PEERGROUPS: Final = 59
 """Linux' `SO_PEERGROUPS`; Python's socket module lacks it."""
 _GROUPS_BYTES: Final = 1024
-"""The largest buffer of Python's `getsockopt`: room for 256 groups."""
+"""The largest buffer that Python's `getsockopt` allows, in bytes: room for 256 groups."""
 
 
 def peer_of(peer_socket: socket.socket) -> PeerCredentials | None:
-    """Return the process and user of the peer; None for TCP, because the kernel knows neither."""
+    """Return the process and user of the peer; None for a TCP peer, because the kernel does not tell them."""
     if peer_socket.family != socket.AF_UNIX:
         return None
     pid, uid, _ = _credentials_of(peer_socket)
@@ -43,12 +43,12 @@ def origin_of(peer_socket: socket.socket, peer: PeerCredentials | None) -> int |
 
 
 def describe_origin(origin: int | str, peer: PeerCredentials | None) -> str:
-    """Return the user and process of a peer, or its address, for the log."""
+    """Return a text for the log: the user and process of a UNIX peer, or the address of a TCP peer."""
     return str(origin) if peer is None else f"user {peer.uid} (process {peer.pid})"
 
 
 def admit_peer(peer_socket: socket.socket, quotas: SenderQuotas, now_ms: int) -> bool:
-    """Return True if the allow list admits the peer's user or groups; else log and count the refusal.
+    """Return True if the allow list admits the peer's user or one of its groups; else log and count the refusal.
 
     A TCP peer is always admitted, because its user is unknown.
     """
@@ -63,7 +63,7 @@ def admit_peer(peer_socket: socket.socket, quotas: SenderQuotas, now_ms: int) ->
 
 
 def _groups_of(peer_socket: socket.socket) -> array[int]:
-    """Return the supplementary groups of the peer; none on Linux before 4.13, or if they exceed the buffer."""
+    """Return the supplementary groups of the peer; none on Linux before 4.13, or if there are more than 256."""
     try:
         return array("I", peer_socket.getsockopt(socket.SOL_SOCKET, _PEERGROUPS, _GROUPS_BYTES))
     except OSError:

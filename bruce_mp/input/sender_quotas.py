@@ -1,19 +1,15 @@
-"""Allow lists and quotas of one input process.
+"""The allow list and the quotas of one input process: its *rules*.
 
-An allow list and quotas together are the *rules* of an input; a reload replaces them.  `SenderQuotas` holds the rules
-and counts messages by user.  `decide_admission` applies the rules to the datagrams in the landing zone, the part of the
-slab into which the kernel stores received datagrams.
-
-The kernel stores the credentials of a datagram's sender beside the datagram, if the input requests them.  Without
-rules, the input requests them only to find senders with wrong clocks (`timestamps.py`).  If an input dies, its
-successor finds the datagrams in the landing zone, and applies its own rules to the same credentials.  A datagram that
-the dead input had copied into a record stays admitted.
+If the input requests it, the kernel stores the credentials of each sender beside the datagram in the landing zone.  An
+input without rules requests credentials only to find senders with wrong clocks (`timestamps.py`).  If an input dies,
+its successor applies its own rules to the datagrams that it finds in the landing zone, with the stored credentials.
+Datagrams that the dead input had appended to lanes stay admitted.
 """
 
 from __future__ import annotations
 
 import logging
-from collections import Counter as Tally
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -41,11 +37,14 @@ __all__ = [
 
 log = logging.getLogger(__name__)
 _DEFAULT_INTERVAL_MS: Final = 1000
-"""Interval for the sums of the status page if there is no quota, which would set the interval."""
+"""Interval for the sums on the status page if there is no quota; otherwise the quota's interval is used."""
 
 
 class SenderRules(NamedTuple):
-    """The allow list and the quotas of an input; `section` is the part of the configuration with the allow list."""
+    """The rules of an input; None = no allow list, or no quotas.
+
+    `section` is the name of the configuration section that has the allow list.
+    """
 
     section: str
     allowed: AllowList | None
@@ -67,12 +66,12 @@ def rules_for_streams(config: Input) -> SenderRules:
 class SenderQuotas:
     """The rules of the input with row `owner`, and its counts of messages by user.
 
-    A user's quota is for all inputs together; `inputs` has the rows of all.  Times are in ms of the steady clock.
+    A user's quota is for all inputs together; `input_rows` has their rows.  Times are in ms of the steady clock.
     """
 
-    def __init__(self, rules: SenderRules, slab: Slab, owner: int, inputs: Sequence[int]) -> None:
+    def __init__(self, rules: SenderRules, slab: Slab, owner: int, input_rows: Sequence[int]) -> None:
         self.apply_config(rules)
-        self._table = SenderTable(slab, owner, inputs)
+        self._table = SenderTable(slab, owner, input_rows)
 
     def apply_config(self, rules: SenderRules) -> None:
         self.rules = rules
@@ -82,7 +81,7 @@ class SenderQuotas:
         return self.rules.allowed is None or self.rules.allowed.admits(uid, gids)
 
     def remaining(self, user: int, now_ms: int) -> int | None:
-        """Return the number of further messages that a user's quota allows in the present interval; None = any."""
+        """Return the number of further messages that a user's quota allows in this interval; None = no limit."""
         limit = None if self.rules.limits is None else self.rules.limits.limit_for(user)
         return None if limit is None else max(0, limit - self._table.received_in(user, self._interval_index(now_ms)))
 
@@ -106,16 +105,13 @@ class SenderQuotas:
         return _DEFAULT_INTERVAL_MS if self.rules.limits is None else self.rules.limits.interval_ms
 
     def warn_refused(self, uid: int, pid: int, subject: str) -> None:
-        """Log that the allow list refuses a user; the log limits repetitions for each user.
-
-        `subject` is "A datagram" or "A connection".
-        """
+        """Log that the allow list refuses a user; `subject` is "A datagram" or "A connection"."""
         section = self.rules.section
         text = "%s of user %d (process %d) was refused: %s.allow_users and %s.allow_groups do not name the user."
         log.warning(text, subject, uid, pid, section, section, extra={"about": (section, uid)})
 
     def warn_over_quota(self, user: int, consequence: str) -> None:
-        """Log that a user exceeds its quota; the log limits repetitions for each user."""
+        """Log that a user exceeds its quota; `consequence` ends the text."""
         sender = "TCP connections" if user == TCP_USER else f"user {user}"
         log.warning(
             "There are more messages of %s than input.quota allows: %s.", sender, consequence, extra={"about": user}
@@ -124,12 +120,12 @@ class SenderQuotas:
 
 @dataclass(frozen=True, slots=True)
 class AdmissionDecision:
-    """The admitted and refused datagrams of a batch; `senders` is None if the batch has no credentials."""
+    """The refused datagrams of a batch, and the counts of the others; `senders` is None if there are no credentials."""
 
     senders: landing_zone.DatagramSenders | None = None
     refused: dict[int, DiscardReason] = field(default_factory=dict)
     """The reason for each refused datagram, by slot of the landing zone."""
-    admitted_counts: Tally[int] = field(default_factory=Tally)
+    admitted_counts: Counter[int] = field(default_factory=Counter)
     """The number of admitted datagrams of each user."""
 
     def peer_of(self, slot: int) -> PeerCredentials | None:
@@ -140,7 +136,7 @@ class AdmissionDecision:
         for uid, count in self.admitted_counts.items():
             quotas.record_received(uid, count, now_ms)
         uids = [] if self.senders is None else self.senders.uids
-        for (uid, reason), count in Tally((uids[slot], reason) for slot, reason in self.refused.items()).items():
+        for (uid, reason), count in Counter((uids[slot], reason) for slot, reason in self.refused.items()).items():
             is_over_quota = reason is DiscardReason.OVER_QUOTA
             not_allowed, over_quota = (0, count) if is_over_quota else (count, 0)
             sums = SenderSums(received=count, not_allowed=not_allowed, over_quota=over_quota)
@@ -152,8 +148,7 @@ def decide_admission(
 ) -> AdmissionDecision:
     """Apply the rules to the first `count` datagrams of the landing zone, except for the slots in `skip`.
 
-    Datagrams without credentials are admitted, because the input received them before it had rules.  A quota admits
-    the first datagrams of a user in an interval, and refuses later ones.
+    Datagrams without credentials are admitted, because the input received them before it had rules.
     """
     senders = landing_zone.senders_of(slab, count)
     if senders is None:
@@ -171,9 +166,9 @@ def decide_admission(
 def _slots_by_account(
     senders: landing_zone.DatagramSenders, count: int, skip: Collection[int]
 ) -> dict[tuple[int, int], Sequence[int]]:
-    """Return the slots of the datagrams of each (user, group), in ascending order."""
+    """Return the landing slots of the datagrams of each (user, group), in ascending order, without `skip`."""
     _, uids, gids = senders
-    if not skip and len(set(uids)) == len(set(gids)) == 1:  # the usual case: all have the same sender
+    if not skip and len(set(uids)) == len(set(gids)) == 1:  # the usual case: a single account
         return {(uids[0], gids[0]): range(count)}
     accounts: dict[tuple[int, int], list[int]] = {}
     for slot in range(count):
@@ -189,7 +184,7 @@ def _apply_quota(
     remaining = quotas.remaining(uid, now_ms)
     allowed_count = len(slots)
     if remaining is not None:
-        # `remaining` ignores this batch, which may have admitted datagrams that the user sent with another group.
+        # `remaining` does not include the user's datagrams with another group that this batch has admitted.
         allowed_count = min(max(0, remaining - decision.admitted_counts[uid]), len(slots))
     if allowed_count:
         decision.admitted_counts[uid] += allowed_count

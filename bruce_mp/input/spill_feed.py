@@ -1,25 +1,24 @@
-"""Feeding of complete attempts from spill files back into the slab.
+"""Feeding of completed attempts from spill files back into the slab.
 
 The feed appends a *slice* of a file, which is a number of consecutive messages, to the worker's ordinary lanes, as if
-the client had sent them now.  Only the timestamp policy uses the time at which they arrived.
+the client had sent the messages now.  Only the timestamp policy uses the time at which they arrived.  The files take
+turns: each time, the feed serves one slice of the next file.
 
 The order of the steps makes a crash harmless at any point.  First the worker stores the file's number in its process
 row, then it appends the messages to lanes.  Then one transaction counts the messages, and stores the progress of the
 file in the row.  Last the worker stores the same progress in the file's header.  The arrival numbers of the records
 tell a successor which messages of the slice are in lanes (`pipeline/stream_recovery.py`).
 
-Completed files take turns, a slice each.  A part of the slab stays free for clients that send at the same time.
-
-A message waits while its topic is over its share of the slab: the daemon has accepted the message, so it must not
-discard the message for that reason.  The other messages of the slice stay in lanes, and the file's header lists them
-(`fed_ahead`).  The file then waits until the topic may hold more, while the feed serves other files.
+If the topic of a message is over its share of the slab, the message waits: the daemon has accepted the message, so it
+must not discard the message for that reason.  The other messages of the slice go to lanes, and the file's header lists
+them (`fed_ahead`).  The file waits until the topic may hold more, and the feed serves other files.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections import Counter as Tally
+from collections import Counter as Tally  # `Counter` is the enum of telemetry
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
@@ -52,19 +51,19 @@ __all__ = ["SpillFeed", "SpillPump"]
 
 log = logging.getLogger(__name__)
 _SLICE_BYTES: Final = 256 << 10
-"""Size of a slice in bytes, so small that clients wait for milliseconds at most."""
+"""Maximum size of a slice in bytes, unless a single message is larger; clients wait for milliseconds at most."""
 _FREE_DIVISOR: Final = 4
-"""The feed pauses unless more than 1/_FREE_DIVISOR of the usable chunks are free."""
+"""1/_FREE_DIVISOR of the usable chunks stays free for clients: the feed pauses if no more chunks are free."""
 _FEED_S: Final = 0.004
-"""Time that the feed may take between two rounds of the loop."""
+"""Time after which the feed returns to the process's loop."""
 _RETRY_S: Final = 0.003
-"""Interval of retries while no slice can be fed."""
+"""Interval of retries while the feed has files, but cannot feed a slice."""
 _UNLIMITED_SIZE: Final = (1 << 31) - 1
-"""In effect no limit on the size of a message: the file has only messages that were admitted."""
+"""In effect no limit on the size of a message: the size was checked before the message was spilled."""
 
 
 class SpillPump:
-    """The timer that feeds spill files between rounds of a worker's loop, and then calls `publish`."""
+    """The timer that feeds spill files between rounds of a worker's loop; `publish` publishes the closed runs."""
 
     def __init__(self, loop: Loop, feed: SpillFeed, publish: Callable[[], None]) -> None:
         self._loop = loop
@@ -78,10 +77,10 @@ class SpillPump:
             self._timer = self._loop.call_later(0, self._run)
 
     def _run(self) -> None:
-        """Feed slices for `_FEED_S` seconds, then return to the loop, which reads connections before the next call."""
+        """Feed slices for `_FEED_S`, then return to the loop, which reads connections before the next call."""
         self._timer = None
-        until = time.monotonic() + _FEED_S
-        while (is_fed := self._feed.feed(steady_ms())) and time.monotonic() < until:
+        end_s = time.monotonic() + _FEED_S
+        while (is_fed := self._feed.feed(steady_ms())) and time.monotonic() < end_s:
             pass
         self._publish()
         if len(self._feed):
@@ -108,51 +107,51 @@ class SpillFeed:
         self._spills = spills
         self._flush_groups = flush_groups
         self._buffer = bytearray(_SLICE_BYTES)
-        self._stuck: dict[SpillFile, tuple[bytes, int]] = {}
-        """For each waiting file: the topic for which it waits, and the number of chunks to wait for."""
+        self._stuck_files: dict[SpillFile, tuple[bytes, int]] = {}
+        """For each waiting file: the topic for which it waits, and the number of chunks that the topic needs."""
 
     def __len__(self) -> int:
         """Return the number of files that are not exhausted."""
         return len(self._spills.completed)
 
     def feed(self, now_ms: int) -> bool:
-        """Feed a slice of the next file that can go on.  Return False if there is none, or if the slab has no room."""
+        """Feed a slice of the next file that does not wait; return False if there is none, or no room in the slab."""
         if not self._spills.completed or not self._ensure_room():
             return False
         for completed in [each for each in self._spills.completed if self._may_resume(each.file, now_ms)]:
             if completed.file.is_exhausted or self._feed_slice(completed, now_ms):
                 self._requeue(completed)
                 return True
-            if completed.file not in self._stuck:
-                return False  # the slab has no room for the file, nor for the next ones
+            if completed.file not in self._stuck_files:
+                return False  # the slab has no room, so the other files need not be tried
         return False
 
     def _may_resume(self, file: SpillFile, now_ms: int) -> bool:
-        """Return True if a file waits for no topic, or if that topic may hold more now."""
-        stuck = self._stuck.get(file)
+        """Return True if a file waits for no topic, or if its topic may hold enough chunks now."""
+        stuck = self._stuck_files.get(file)
         return stuck is None or self._lanes.may_grow(*stuck, now_ms)
 
     def _requeue(self, completed: CompletedSpill) -> None:
         """Move a file to the end of the queue, or remove it if it is exhausted."""
         self._spills.completed.remove(completed)
         if completed.file.is_exhausted:
-            self._stuck.pop(completed.file, None)
+            self._stuck_files.pop(completed.file, None)
             self._spills.remove_exhausted(completed)
         else:
             self._spills.completed.append(completed)
 
     def _ensure_room(self) -> bool:
-        """Reclaim chunks if needed; return False unless more chunks are free than the feed must leave to clients."""
+        """Return True if more chunks are free than the feed must leave to clients; reclaim chunks if necessary."""
         pool = self._pool
-        left_to_clients = pool.usable // _FREE_DIVISOR
-        if pool.free_count <= left_to_clients:
-            pool.reclaim(left_to_clients + 1)
-        return pool.free_count > left_to_clients
+        reserved_count = pool.usable // _FREE_DIVISOR
+        if pool.free_count <= reserved_count:
+            pool.reclaim(reserved_count + 1)
+        return pool.free_count > reserved_count
 
     def _feed_slice(self, completed: CompletedSpill, now_ms: int) -> bool:
         """Feed the next slice of a file, or discard the rest of a damaged file.
 
-        Return False if the lanes accept none of the messages.
+        Return False if no message was fed, because none found room.
         """
         view, extents = self._read(completed.file)
         if not extents:
@@ -164,31 +163,31 @@ class SpillFeed:
     def _read(self, file: SpillFile) -> tuple[memoryview, Extents]:
         """Read a slice of a file; return the buffer and the extents of the messages in it, none if the file is damaged.
 
-        If the next message is longer than the buffer, the buffer grows to its size, unless the file is shorter.
+        If the next message is longer than the buffer, the buffer grows to the size of the message.
         """
         while True:
             view = memoryview(self._buffer)
             end = file.read(view)
             split = split_stream(view, 0, end, _UNLIMITED_SIZE)
-            may_be_long = _SLICE_BYTES <= split.size <= file.end - file.offset  # the file may have the rest
+            may_be_long = _SLICE_BYTES <= split.size <= file.end - file.offset  # a damaged file may give any size
             if split.extents or not may_be_long or split.size <= len(self._buffer):
                 return view, split.extents[:MAX_SLICE_MESSAGES]
             self._buffer = bytearray(split.size)
 
     def _count_before_full(self, extents: Extents, fed_ahead: frozenset[int]) -> int:
-        """Return how many messages at the beginning of a slice precede the first message without room.
+        """Return how many messages of a slice precede the first message without room.
 
         The messages with indexes in `fed_ahead` need no room, because they are in lanes already.
         """
         indexes = range(len(extents))
         unfed = [index for index in indexes if index not in fed_ahead] if fed_ahead else indexes
-        fitting = self._count_fitting([length_of(extents[index]) for index in unfed]) if unfed else 0
-        return len(extents) if fitting == len(unfed) else unfed[fitting]
+        fitting_count = self._count_fitting([length_of(extents[index]) for index in unfed]) if unfed else 0
+        return len(extents) if fitting_count == len(unfed) else unfed[fitting_count]
 
     def _count_fitting(self, lengths: list[int]) -> int:
         """Return how many messages of these lengths certainly find room.
 
-        If a message is larger than the pool, only the messages before it count.  If it is the first, return 1: the
+        Do not count messages after one that is larger than the pool.  If the first message is larger, return 1: the
         lanes then refuse this message, and the feed discards it.
         """
         capacity, largest = self._pool.capacity, max(lengths)
@@ -200,34 +199,34 @@ class SpillFeed:
         return count_fitting_messages(self._pool, len(lengths), largest, lengths[0])
 
     def _ingest(self, completed: CompletedSpill, view: memoryview, extents: Extents, now_ms: int) -> bool:
-        """Append a slice, and count it; return False if the lanes accepted none of its messages."""
-        file, first = completed.file, self._row.counted  # the number of the slice's first message
+        """Append the messages of a slice, and count them; return False if the lanes accepted none."""
+        file, first_number = completed.file, self._row.counted  # the number of the slice's first message
         self._row.counters[lay.SPILL_FEEDING] = file.number
         self._row.begin_batch()
         ingested = self._append(completed, view, extents, now_ms)
-        # The feed must not discard these messages, but offer them again (`caller_retries`).
+        # The feed must not discard these messages, but append them later.
         waiting = [each for each in ingested.no_room if each.reason is DiscardReason.TOPIC_OVER_SHARE]
-        self._record_stuck(file, waiting, extents, first)
-        has_fed_behind = max(file.fed_ahead, default=-1) >= len(extents)  # a later message of the file is in lanes
+        self._record_stuck(file, waiting, extents, first_number)
+        has_fed_behind = max(file.fed_ahead, default=-1) >= len(extents)  # a message behind the slice is in lanes
         if waiting or has_fed_behind:
             return self._advance_partly(file, view, extents, ingested)
-        # The messages were counted as received when they were spilled.
+        # 0: the messages were counted as received when they were spilled.
         increments = increments_of_batch(0, ingested, [dropped.reason for dropped in ingested.no_room])
-        at, length = extents[-1]
-        offset, fed_count = file.offset + at + length, file.fed_count + len(extents)
+        last_offset, length = extents[-1]
+        offset, fed_count = file.offset + last_offset + length, file.fed + len(extents)
         progress = {lay.SPILL_FED_ATTEMPT: file.number, lay.SPILL_FED_OFFSET: offset, lay.SPILL_FED_COUNT: fed_count}
         for counter, number in progress.items():
             increments[counter] = wrapping_delta(number - self._row.counters[counter])  # sets the counter to `number`
-        self._count(file, +increments, message_count=len(extents) - len(file.fed_ahead), used_arrivals=len(extents))
+        self._count(file, +increments, message_count=len(extents) - len(file.fed_ahead), number_count=len(extents))
         file.advance_to(offset, fed_count)
-        self._report_discarded(completed, view, extents, ingested, first)
+        self._report_discarded(completed, view, extents, ingested, first_number)
         return True
 
     def _append(self, completed: CompletedSpill, view: memoryview, extents: Extents, now_ms: int) -> Ingested:
         """Append the messages of a slice that are not in lanes yet."""
-        lanes, file, first = self._lanes, completed.file, self._row.counted
+        lanes, file, first_number = self._lanes, completed.file, self._row.counted
         source = 0 if completed.flush_group is None else completed.flush_group.number
-        skip = frozenset(lay.stream_arrival(first + index, source) for index in file.fed_ahead)
+        skip = frozenset(lay.stream_arrival(first_number + index, source) for index in file.fed_ahead)
         before = lanes.wall_offset_ms, lanes.caller_retries
         # With this offset, the timestamp policy uses the time at which the messages arrived.
         lanes.wall_offset_ms, lanes.caller_retries = file.arrived_ms - now_ms, True
@@ -235,7 +234,7 @@ class SpillFeed:
             return lanes.ingest(
                 view,
                 extents,
-                first,
+                first_number,
                 now_ms,
                 skip,
                 sources=[source] * len(extents),
@@ -250,49 +249,49 @@ class SpillFeed:
             self._row.add(Counter.InputAgentReplaceTimestamp, found.message_count)
             warn_about_clock(found, peer=None, unknown_sender="a fenced attempt")
 
-    def _record_stuck(self, file: SpillFile, waiting: list[NoRoom], extents: Extents, first: int) -> None:
-        """Record the topic for which a file waits: the topic of its first waiting message."""
-        self._stuck.pop(file, None)
+    def _record_stuck(self, file: SpillFile, waiting: list[NoRoom], extents: Extents, first_number: int) -> None:
+        """Record that a file waits for the topic of its first waiting message, or that it does not wait."""
+        self._stuck_files.pop(file, None)
         if waiting:
             topic = min(waiting, key=attrgetter("arrival")).topic
-            stuck = [index_in_batch(each.arrival, first) for each in waiting if each.topic == topic]
+            stuck = [index_in_batch(each.arrival, first_number) for each in waiting if each.topic == topic]
             sizes = [length_of(extents[index]) for index in stuck]
-            self._stuck[file] = topic, chunks_for(sum(sizes))
+            self._stuck_files[file] = topic, chunks_for(sum(sizes))
 
     def _advance_partly(self, file: SpillFile, view: memoryview, extents: Extents, ingested: Ingested) -> bool:
         """Count the messages that the lanes accepted, and return True if there were any.
 
-        The file's offset does not change, so the next feed repeats the other messages.  Rejected messages are among
-        them: they are counted with the rest of the slice.
+        The file's offset does not change, so the next feed repeats the other messages of the slice.  Rejected messages
+        are among these: they are counted when the whole slice is.
         """
-        first = self._row.counted
+        first_number = self._row.counted
         not_added = {rejection.slot for rejection in ingested.rejections}  # indexes in the slice
-        not_added.update(index_in_batch(each.arrival, first) for each in ingested.no_room)
+        not_added.update(index_in_batch(each.arrival, first_number) for each in ingested.no_room)
         added = [index for index in range(len(extents)) if index not in not_added and index not in file.fed_ahead]
         if added:
-            # This precedes the count, because otherwise a successor could feed counted messages again.
+            # Before the count: otherwise, after a crash, a successor could feed counted messages again.
             file.store_fed_ahead(added)
         increments = Tally[int](processed_counter(view[at : at + size]) for at, size in map(extents.__getitem__, added))
-        self._count(file, increments, message_count=len(added), used_arrivals=len(extents))
+        self._count(file, increments, message_count=len(added), number_count=len(extents))
         return bool(added)
 
-    def _count(self, file: SpillFile, increments: Mapping[int, int], *, message_count: int, used_arrivals: int) -> None:
-        """Count messages that left a file, and use up `used_arrivals` arrival numbers, in one transaction."""
+    def _count(self, file: SpillFile, increments: Mapping[int, int], *, message_count: int, number_count: int) -> None:
+        """In one transaction, count the messages that left a file, and use up `number_count` arrival numbers."""
         spill_increments = {
             lay.SPILL_OUT: message_count,
             lay.SPILL_COMPLETED: wrapping_delta(-message_count),
             lay.SPILL_FEEDING: wrapping_delta(-file.number),  # back to 0
         }
-        self._row.commit_counted(self._row.counted + used_arrivals, {**increments, **spill_increments})
+        self._row.commit_counted(self._row.counted + number_count, {**increments, **spill_increments})
 
     def _report_discarded(
-        self, completed: CompletedSpill, view: memoryview, extents: Extents, ingested: Ingested, first: int
+        self, completed: CompletedSpill, view: memoryview, extents: Extents, ingested: Ingested, first_number: int
     ) -> None:
         for rejection in ingested.rejections:
             report_rejected(self._reporter, rejection, view, extents[rejection.slot])
             self._discard(completed, DiscardReason(rejection.failure), 1)
         for dropped in ingested.no_room:
-            extent = extents[index_in_batch(dropped.arrival, first)]
+            extent = extents[index_in_batch(dropped.arrival, first_number)]
             report_no_room(self._reporter, dropped, view, extent, dropped.reason)
             self._discard(completed, dropped.reason, 1)
 

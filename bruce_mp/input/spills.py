@@ -1,9 +1,9 @@
 """The spill files of one worker, and the bound on their disk space.
 
 A fenced attempt writes the messages that exceed its part of the slab to a spill file (`slab/spill.py`).  The bound is
-for the files of all workers together.  Each worker publishes the bytes that its files have reserved in its row, so no
-lock is needed.  Workers that extend files at the same moment may exceed the bound, each by one step.  An urgent block
-may exceed the bound as well (see `extend`).
+for the files of all workers together.  Each worker stores in its row how many bytes its files have reserved.  There is
+no lock, so workers that extend files at the same moment may exceed the bound, each by one step.  An urgent block may
+exceed the bound, too (see `extend`).
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ __all__ = ["CompletedSpill", "SpillRoom", "Spills"]
 
 _MIN_STEP: Final = 1 << 20
 _MAX_STEP: Final = 16 << 20
-"""Bounds in bytes of a step, which reserves space for a file.
+"""Bounds in bytes of a *step*, the space that a file reserves at once.
 
-A step doubles the file, so a large file needs few steps, and a small file wastes little space.
+Between the bounds, a step doubles the file, so a large file needs few steps, and a small file wastes little space.
 """
 _KEPT_FREE_DIVISOR: Final = 20
 """1/_KEPT_FREE_DIVISOR of the file system stays free for other programs."""
@@ -45,7 +45,7 @@ class SpillRoom(Enum):
 
 
 class CompletedSpill(NamedTuple):
-    """The spill file of a complete attempt, and the flush group that counts the outcomes of its messages.
+    """The spill file of a completed attempt, and the flush group that counts the outcomes of its messages.
 
     The flush group is None if the file comes from a dead worker: the client's connection ended with that worker.
     """
@@ -55,7 +55,7 @@ class CompletedSpill(NamedTuple):
 
 
 class Spills:
-    """The spill files of the worker with this row.  `max_bytes` is the bound for all workers; 0 disables spilling."""
+    """The spill files of one worker.  `max_bytes` is the bound for all workers; 0 = no spill files."""
 
     def __init__(self, slab: Slab, row: ProcessRow, row_index: int, directory: SpillDirectory, max_bytes: int) -> None:
         self._slab = slab
@@ -64,22 +64,22 @@ class Spills:
         self._directory = directory
         self.max_bytes = max_bytes
         self.completed: deque[CompletedSpill] = deque()
-        """Files that `SpillFeed` feeds back into the slab, by turns."""
-        self.last_number = 0
-        """Largest attempt number among the files that `adopt` found; 0 = none."""
+        """The queue of files that `SpillFeed` feeds back into the slab."""
+        self.largest_number = 0
+        """Largest attempt number of the files that `adopt` found; 0 = no files."""
 
     def adopt(self) -> None:
         """Take over the files that a dead worker left for this row.
 
-        They are of complete attempts, because `recover_stream_input` has removed the others.
+        These files are of completed attempts, because `recover_stream_input` has removed the others.
         """
         files = self._directory.files(self._row_index)  # by attempt number
         self.completed.extend(CompletedSpill(file, None) for file in files.values())
-        self.last_number = max(files, default=0)
-        self._row.counters[lay.SPILL_BYTES] = sum(file.reserved_bytes for file in files.values())
+        self.largest_number = max(files, default=0)
+        self._row.counters[lay.SPILL_BYTES] = sum(file.reserved for file in files.values())
 
     def add_completed(self, file: SpillFile, flush_group: FlushGroup) -> None:
-        """Queue the file of a complete attempt; the file's messages belong to `flush_group`."""
+        """Queue the file of a completed attempt; the file's messages belong to `flush_group`."""
         flush_group.spill_file_count += 1
         self.completed.append(CompletedSpill(file, flush_group))
 
@@ -95,7 +95,7 @@ class Spills:
         return self.reserved_bytes + _MIN_STEP <= self.max_bytes
 
     def create(self, number: int, *, keeps_timestamps: bool) -> SpillFile:
-        """Create the file of attempt `number`.  Raises OSError and SlabError."""
+        """Create the file of attempt `number`.  Raise OSError or SlabError if that fails."""
         return self._directory.create(self._row_index, number, keeps_timestamps=keeps_timestamps)
 
     def extend(self, file: SpillFile, size: int, *, is_urgent: bool = False) -> SpillRoom:

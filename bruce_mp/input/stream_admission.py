@@ -1,18 +1,17 @@
 """Admission of stream data: the path of received bytes into lanes, without the sockets.
 
-The bytes of many connections lie in one buffer.  `StreamAdmission` splits them into messages.  It then parses, appends
-and counts the messages of all connections as one batch.  The order of the steps makes a crash harmless at any point, as
-for datagrams.  First the lanes hold the records, then one transaction counts them, then the worker publishes the runs.
-A successor counts the records that no transaction has counted.  Bytes that are in no lane are lost with their
-connection.
+The bytes of many connections are in one buffer.  `StreamAdmission` splits them into messages, and parses, appends and
+counts the messages of all connections as one batch.  The order of the steps makes a crash harmless at any point.  First
+the lanes get the records, then one transaction counts them, then the worker publishes the runs.  A successor counts the
+records that no transaction has counted.  Bytes that are in no lane are lost with their connection.
 
-Where senders wait for room (`when_full = "block"`), a message is appended only when it certainly finds room.  Otherwise
-it stays in the client's `unprocessed`, and the worker stops reading from that client for now.  The same happens to:
+If clients wait for room (`when_full` is "block"), a message is appended only when it certainly finds room.  Until then
+it stays in the client's `unprocessed`, and the worker does not read from the client.  The same happens to:
 
 * messages beyond a user's quota, until the next interval;
-* messages of a topic over its share of the slab: the lanes append the rest of the batch, and return these messages;
+* messages of a topic over its share of the slab: the lanes append the other messages of the batch, and return these;
 * messages of a fenced attempt for which neither the slab nor a spill file (`slab/spill.py`) has room;
-* messages behind an attempt with a spill file that is not yet fed back into the slab.
+* messages that follow a completed attempt, until the attempt's spill file is fed back into the slab.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ from bruce_mp.slab.sender_usage import SenderSums
 from bruce_mp.telemetry.counters import Counter, discarded
 
 if TYPE_CHECKING:
-    from collections import Counter as Tally
+    from collections import Counter as Tally  # `Counter` is the enum of telemetry
     from collections.abc import Callable, Collection
 
     from bruce_mp.discards.reporter import DiscardReporter
@@ -59,14 +58,14 @@ __all__ = ["StreamAdmission"]
 
 log = logging.getLogger(__name__)
 _SPILL_RETRY_MS: Final = 20
-"""Interval of retries for a client that waits for room in spill files, or for the feed of its last attempt's file."""
+"""Interval of retries for a client that waits for room in spill files, or until its last spill file is fed back."""
 
 
 class StreamAdmission:
     """Admits the data of stream clients to the lanes.
 
-    `max_size` is the largest size of a message.  The admission calls `on_barrier(client, frame)` for each barrier after
-    it has appended all earlier messages, and `on_completed(runs)` with the runs of a completed attempt.
+    For each barrier, the admission calls `on_barrier(client, frame)` after it has appended all earlier messages.  For
+    each completed attempt, it calls `on_completed(runs)`.
     """
 
     def __init__(
@@ -80,7 +79,7 @@ class StreamAdmission:
         attempts: FencedAttempts,
         on_completed: Callable[[list[Segment]], None],
         max_size: int,
-        blocks: bool,
+        senders_wait: bool,
         quotas: SenderQuotas,
     ) -> None:
         self._row = row
@@ -91,16 +90,16 @@ class StreamAdmission:
         self._attempts = attempts
         self._on_completed = on_completed
         self._quotas = quotas
-        self.apply_limits(max_size, blocks=blocks)
+        self.apply_limits(max_size, senders_wait=senders_wait)
 
-    def apply_limits(self, max_size: int, *, blocks: bool) -> None:
-        """Apply a reloaded size limit; `blocks` makes clients wait for room."""
+    def apply_limits(self, max_size: int, *, senders_wait: bool) -> None:
+        """Apply the largest size of a message; if `senders_wait` is True, clients wait for room."""
         self._max_size = max_size
-        self._blocks = blocks
-        self._lanes.caller_retries = blocks  # lanes then also refuse later messages of a refused topic, in order
+        self._senders_wait = senders_wait
+        self._lanes.caller_retries = senders_wait  # so lanes also refuse later messages of a refused topic
 
     def admit(self, buffer: memoryview, portions: Collection[Portion], now_ms: int) -> None:
-        """Append the whole messages of each portion; its remaining bytes become the client's `unprocessed`."""
+        """Append the whole messages of each portion; the other bytes become the `unprocessed` of its client."""
         batch = StreamBatch()
         for portion in portions:
             batch = self._admit_portion(buffer, portion, batch, now_ms)
@@ -110,70 +109,68 @@ class StreamAdmission:
                 self._requeue_postponed(client)
 
     def _requeue_postponed(self, client: StreamClientState) -> None:
-        """Put postponed messages before `unprocessed`, and pause the client until their topic may hold more."""
+        """Put the postponed messages of a client before its `unprocessed`, and pause the client."""
         client.unprocessed[:0] = client.postponed
         client.postponed = bytearray()
-        client.block()
+        client.pause()
         self._row.add(Counter.StreamInputTopicOverShare)
 
     def is_plain(self, client: StreamClientState) -> bool:
-        """Return True if `StreamIntake` may serve a client, because its messages need only be appended to lanes.
-
-        The intake keeps the beginning of an incomplete message itself, unless that message is longer than `MIN_READ`.
-        """
+        """Return True if `StreamIntake` may serve a client: its messages need no step except appending to lanes."""
         is_spilling = client.attempt is not None and client.attempt.is_spilling
-        is_waiting = client.is_blocked or client.counted_in_quota or client.completed_spill
-        is_special = client.must_close or client.keeps_timestamps or client.wanted > MIN_READ
-        return not (is_spilling or is_waiting or is_special or self._quotas.is_active)
+        must_wait = client.is_paused or client.precounted_count or client.last_spill_file
+        is_special = client.must_close or client.keeps_timestamps or client.full_size > MIN_READ
+        return not (is_spilling or must_wait or is_special or self._quotas.is_active)
 
     def may_resume(self, client: StreamClientState, now_ms: int) -> bool:
-        """Return True if a retry of a paused client may succeed: its stuck topic, if it has one, may hold more."""
-        if not self._blocks or not client.stuck_topic:
+        """Return True if a retry of a paused client may succeed: it has no stuck topic, or the topic may hold more."""
+        if not self._senders_wait or not client.stuck_topic:
             return True
         return self._lanes.may_grow(client.stuck_topic, chunks_for(len(client.unprocessed)), now_ms)
 
     def _admit_portion(self, buffer: memoryview, portion: Portion, batch: StreamBatch, now_ms: int) -> StreamBatch:
-        """Split a client's bytes, add its messages to a batch and handle its frames; return the batch to add more to.
+        """Split a client's bytes, add its messages to a batch and handle its frames.
 
-        Stop at incomplete or malformed data, or at the first message that must wait.
+        Stop at incomplete or malformed data, or at the first message that must wait.  Return the batch for further
+        messages.
         """
-        client, at, end = portion
-        client.is_blocked, client.paused_until_ms, client.stuck_topic = False, 0, b""
+        client, offset, end = portion
+        client.is_paused, client.paused_until_ms, client.stuck_topic = False, 0, b""
         batch = self._batch_for(buffer, client, batch, now_ms)
         while not client.must_close:
-            split = split_stream(buffer, at, end, self._max_size)
+            split = split_stream(buffer, offset, end, self._max_size)
             if self._pause_behind_spill(client, split, now_ms):
                 break
             batch, added_count = self._add_allowed(buffer, batch, client, split.extents, now_ms)
             if added_count < len(split.extents):
-                at, _ = split.extents[added_count]
-                client.block(client.paused_until_ms)  # `_add_allowed` may have set a time
+                offset, _ = split.extents[added_count]
+                client.pause(client.paused_until_ms)  # `_add_allowed` may have set a time
                 break
-            at, client.wanted = split.at, split.size  # of the frame or incomplete message behind the whole messages
+            offset, client.full_size = split.at, split.size  # of the frame or incomplete message after the whole ones
             if split.stop not in {SplitStop.BARRIER, SplitStop.FENCE}:
                 break
             self._append_batch(buffer, batch, now_ms)
             batch = StreamBatch()
-            if not self._handle_frame(client, split.stop, bytes(buffer[at : at + split.size]), now_ms):
+            if not self._handle_frame(client, split.stop, bytes(buffer[offset : offset + split.size]), now_ms):
                 break
             batch = StreamBatch(client.attempt, keeps_timestamps=client.keeps_timestamps)
-            at += split.size
+            offset += split.size
         if client.must_close:
             return StreamBatch()  # all earlier messages are appended already
-        client.unprocessed = bytearray(buffer[at:end])
-        if client.is_blocked or split.stop is SplitStop.MORE:
+        client.unprocessed = bytearray(buffer[offset:end])
+        if client.is_paused or split.stop is SplitStop.MORE:
             return batch
         self._append_batch(buffer, batch, now_ms)
-        if not client.postponed:  # else the split stopped at a frame that waits for the postponed messages
+        if not client.postponed:  # else the loop ended at a frame that waits for the postponed messages
             self._on_malformed(client, split.stop)
         return StreamBatch()
 
     def _add_allowed(
         self, buffer: memoryview, batch: StreamBatch, client: StreamClientState, extents: Extents, now_ms: int
     ) -> tuple[StreamBatch, int]:
-        """Add messages until quota or room forbids the next one; pause the client if the quota forbids it.
+        """Add messages until the quota or a lack of room forbids the next one; the quota also pauses the client.
 
-        Return the batch for the next messages, and the number of messages added.
+        Return the batch for further messages, and the number of messages added.
         """
         allowed_count = self._count_allowed(client, len(extents), now_ms)
         batch, added_count = self._add_to_batch(buffer, batch, client, extents[:allowed_count], now_ms)
@@ -183,26 +180,26 @@ class StreamAdmission:
         return batch, added_count
 
     def _batch_for(self, buffer: memoryview, client: StreamClientState, batch: StreamBatch, now_ms: int) -> StreamBatch:
-        """Return `batch` if it has the client's attempt and `keeps_timestamps`; otherwise return a new batch."""
+        """Return `batch` if it has the client's attempt and `keeps_timestamps`; else append it and return a new one."""
         if batch.attempt is client.attempt and batch.keeps_timestamps == client.keeps_timestamps:
             return batch
         self._append_batch(buffer, batch, now_ms)
         return StreamBatch(client.attempt, keeps_timestamps=client.keeps_timestamps)
 
     def _pause_behind_spill(self, client: StreamClientState, split: StreamSplit, now_ms: int) -> bool:
-        """Pause a client until its last attempt's spill file is fed back; return True if the client is paused."""
-        if client.completed_spill is not None and client.completed_spill.is_closed:  # it is fed back
-            client.completed_spill = None
-        has_messages_or_fence = split.extents or split.stop is SplitStop.FENCE  # a barrier alone need not wait
-        if client.completed_spill is None or not has_messages_or_fence:
+        """Pause a client if its last spill file is not fed back yet; return True if the client is paused."""
+        if client.last_spill_file is not None and client.last_spill_file.is_closed:  # it is fed back
+            client.last_spill_file = None
+        has_messages_or_fence = split.extents or split.stop is SplitStop.FENCE  # a barrier need not wait
+        if client.last_spill_file is None or not has_messages_or_fence:
             return False
-        client.block(now_ms + _SPILL_RETRY_MS)
+        client.pause(now_ms + _SPILL_RETRY_MS)
         return True
 
     def _handle_frame(self, client: StreamClientState, stop: SplitStop, frame: bytes, now_ms: int) -> bool:
         """Handle a barrier, begin or end frame; return False if it is misplaced, or must wait for earlier messages."""
         if client.postponed:
-            return False  # messages behind the frame must not overtake the postponed ones before it
+            return False  # later messages must not overtake the postponed ones, which precede the frame
         if client.must_close:
             return True  # `_admit_portion` ends its loop then
         if stop is SplitStop.BARRIER:
@@ -219,17 +216,17 @@ class StreamAdmission:
         return False
 
     def _complete(self, client: StreamClientState, attempt: Attempt) -> None:
-        """Complete an attempt, or end it if an earlier attempt has its unique name."""
+        """Complete an attempt, or end it if `FencedAttempts.complete` refuses it."""
         self._lanes.close_runs()  # the router must get the earlier messages of the connection first
         result = self._attempts.complete(client, attempt)
         if isinstance(result, Ending):
             self._end_attempt(client, result)
         else:
-            client.attempt, client.completed_spill = None, attempt.spill
+            client.attempt, client.last_spill_file = None, attempt.spill
             self._on_completed(result)
 
     def abandon(self, client: StreamClientState, ending: Ending | None = None) -> None:
-        """Discard the client's open attempt; with `ending`, prepare the frame that tells the client why."""
+        """Discard the client's open attempt, if it has one; `ending` is None if the client need not be told why."""
         attempt, client.attempt = client.attempt, None
         if attempt is None:
             return
@@ -245,17 +242,17 @@ class StreamAdmission:
         self.abandon(client, ending)
 
     def _count_allowed(self, client: StreamClientState, count: int, now_ms: int) -> int:
-        """Return the number of a client's next `count` messages that its user's quota allows in this interval.
+        """Return how many of a client's next `count` messages its user's quota allows in this interval.
 
-        Postponed messages are always allowed, because the quota counts them already.
+        Messages that the quota counts already are always allowed.
         """
         remaining = self._quotas.remaining(client.user, now_ms) if count else None
-        return count if remaining is None else min(remaining + client.counted_in_quota, count)
+        return count if remaining is None else min(remaining + client.precounted_count, count)
 
     def _count_in_quota(self, client: StreamClientState, added_count: int, now_ms: int) -> None:
-        """Count added messages in the user's quota, except for postponed ones, which it counts already."""
-        counted_before = min(added_count, client.counted_in_quota)
-        client.counted_in_quota -= counted_before
+        """Count added messages in the user's quota, except for those that it counts already."""
+        counted_before = min(added_count, client.precounted_count)
+        client.precounted_count -= counted_before
         if added_count > counted_before and self._quotas.is_active:
             self._quotas.record_received(client.user, added_count - counted_before, now_ms)
 
@@ -269,10 +266,10 @@ class StreamAdmission:
     def _add_to_batch(
         self, buffer: memoryview, batch: StreamBatch, client: StreamClientState, extents: Extents, now_ms: int
     ) -> tuple[StreamBatch, int]:
-        """Add messages while they find room; return the batch for the next ones, and the number of messages added."""
+        """Add messages while they find room; return the batch for further messages, and the number of added ones."""
         if batch.is_spilling:
             return self._add_to_spill(buffer, batch, client, extents, now_ms)
-        if not self._blocks:
+        if not self._senders_wait:
             batch.add(client, extents)
             return batch, len(extents)
         added_count = 0
@@ -280,7 +277,7 @@ class StreamAdmission:
             more = extents[added_count:] if added_count else extents
             largest = max(map(length_of, more))
             room = batch.room_for(self._pool, more, largest)
-            if not room and batch.extents:  # the estimate of room is cautious: append, and estimate again
+            if not room and batch.extents:  # the estimate is cautious: append the batch, and estimate again
                 self._append_batch(buffer, batch, now_ms)
                 batch = StreamBatch(batch.attempt, keeps_timestamps=batch.keeps_timestamps)
                 if client.must_close or client.postponed:
@@ -295,9 +292,9 @@ class StreamAdmission:
     def _add_to_spill(
         self, buffer: memoryview, batch: StreamBatch, client: StreamClientState, extents: Extents, now_ms: int
     ) -> tuple[StreamBatch, int]:
-        """Add all messages to a batch for a spill file.
+        """Add all messages to a batch for a spill file; if spill files have no room, add none.
 
-        If spill files have no room, add none: the client waits, or its attempt ends.
+        In that case the client waits, or its attempt ends.
         """
         attempt = batch.attempt
         assert attempt is not None  # only attempts spill
@@ -319,21 +316,21 @@ class StreamAdmission:
         if batch.is_spilling:
             self._spill(buffer, batch, now_ms)
             return
-        first = self._row.counted  # the number of the batch's first message
+        first_number = self._row.counted  # the number of the batch's first message
         self._row.begin_batch()
         lanes = self._lanes if batch.attempt is None else batch.attempt.lanes
-        lanes.wall_offset_ms = self._lanes.wall_offset_ms  # an attempt has its own lanes, which nothing else updates
+        lanes.wall_offset_ms = self._lanes.wall_offset_ms  # nothing else updates an attempt's lanes
         ingested = lanes.ingest(
-            buffer, batch.extents, first, now_ms, sources=batch.sources, keeps_timestamps=batch.keeps_timestamps
+            buffer, batch.extents, first_number, now_ms, sources=batch.sources, keeps_timestamps=batch.keeps_timestamps
         )
         self._count_appended(buffer, batch, lanes, ingested, now_ms)
 
     def count_intake_batch(
         self, buffer: memoryview, parts: Collection[ClientExtents], ingested: Ingested, now_ms: int
     ) -> None:
-        """Count a batch that the intake has appended; `parts` has the extents of each client's messages."""
+        """Count a batch that the intake has appended; `parts` has the extents of the messages of each client."""
         (first_client, _), *_ = parts
-        attempt = first_client.attempt  # the same for all clients: an attempt's batch has only the attempt's client
+        attempt = first_client.attempt  # of all messages: a batch of an attempt has only one client
         batch = StreamBatch(attempt)
         for client, extents in parts:
             batch.add(client, extents)
@@ -347,34 +344,34 @@ class StreamAdmission:
         self, buffer: memoryview, batch: StreamBatch, lanes: Lanes, ingested: Ingested, now_ms: int
     ) -> None:
         """Count a batch, and handle its messages without room and its replaced timestamps."""
-        first = self._row.counted  # the number of the batch's first message
+        first_number = self._row.counted  # the number of the batch's first message
         if ingested.no_room:
-            self._lanes.request_publish()  # their delivery frees room, even if the batch went to an attempt's lanes
-            ending = self._count_partly_appended(buffer, batch, ingested, first, now_ms)
+            self._lanes.request_publish()  # delivery of the worker's runs frees room, also for attempts
+            ending = self._count_partly_appended(buffer, batch, ingested, first_number, now_ms)
         else:
             ending = None
-            self._count_batch(buffer, batch, ingested, self._record_received(batch, ingested), first)
+            self._count_batch(buffer, batch, ingested, self._record_received(batch, ingested), first_number)
         if replaced := lanes.drain_replaced():
-            self._record_replaced(replaced, batch, first)
+            self._record_replaced(replaced, batch, first_number)
         if ending is not None:
             client, _ = batch.sender_of(0)  # an attempt's batch has one client
             self._end_attempt(client, ending)
 
     def _count_partly_appended(
-        self, buffer: memoryview, batch: StreamBatch, ingested: Ingested, first: int, now_ms: int
+        self, buffer: memoryview, batch: StreamBatch, ingested: Ingested, first_number: int, now_ms: int
     ) -> Ending | None:
         """Spill, postpone or discard a batch's messages without room, and count the batch.
 
         Return the reason for the end of the batch's attempt if its spill file cannot be written.
         """
-        ingested, spilled, ending = self._spill_rest(buffer, batch, ingested, first, now_ms)
-        postponed = remove_over_share(ingested) if self._blocks else []
+        ingested, spilled, ending = self._spill_rest(buffer, batch, ingested, first_number, now_ms)
+        postponed = remove_over_share(ingested) if self._senders_wait else []
         increments = self._record_received(batch, ingested)
         increments[lay.SPILL_IN] = len(spilled)
-        # `SpillFeed` counts these messages as processed when it feeds the file back.
-        increments.subtract(processed_counter(buffer[at : at + length]) for at, length in spilled)
-        self._return_postponed(buffer, batch, postponed, increments, first)
-        self._count_batch(buffer, batch, ingested, increments, first)
+        # `SpillFeed` counts the spilled messages as processed when it feeds the file back.
+        increments.subtract(processed_counter(buffer[offset:]) for offset, _ in spilled)
+        self._return_postponed(buffer, batch, postponed, increments, first_number)
+        self._count_batch(buffer, batch, ingested, increments, first_number)
         return ending
 
     def _record_received(self, batch: StreamBatch, ingested: Ingested) -> Tally[int]:
@@ -386,30 +383,30 @@ class StreamAdmission:
         return increments
 
     def _count_batch(
-        self, buffer: memoryview, batch: StreamBatch, ingested: Ingested, increments: Tally[int], first: int
+        self, buffer: memoryview, batch: StreamBatch, ingested: Ingested, increments: Tally[int], first_number: int
     ) -> None:
         """Report the discarded messages of a batch, and count the batch."""
         if unappended_count(ingested):
-            self._report_discarded(buffer, batch, ingested, increments, first)
+            self._report_discarded(buffer, batch, ingested, increments, first_number)
         positive = +increments  # without zeros
-        self._row.commit_counted(first + len(batch.extents), positive | self._reporter.copy_increments())
+        self._row.commit_counted(first_number + len(batch.extents), positive | self._reporter.copy_increments())
         self._reporter.queue_copies()
 
     def _spill_rest(
-        self, buffer: memoryview, batch: StreamBatch, ingested: Ingested, first: int, now_ms: int
+        self, buffer: memoryview, batch: StreamBatch, ingested: Ingested, first_number: int, now_ms: int
     ) -> tuple[Ingested, Extents, Ending | None]:
-        """Spill an attempt's messages that found no room in the attempt's part of the slab.
+        """Spill the messages of an attempt that found no room in the slab.
 
-        Return three values: `ingested` without the spilled messages; the extents of these messages; the reason for the
-        attempt's end if the file cannot be written.
+        Return `ingested` without the spilled messages; the extents of the spilled messages; and the reason for the
+        attempt's end if the file cannot be written, else None.
         """
         if batch.attempt is None:
             return ingested, [], None
         if any(each.reason is DiscardReason.TOPIC_OVER_SHARE for each in ingested.no_room):
-            self._attempts.spill_if_possible(batch.attempt)  # an attempt over its own limit spills already
+            self._attempts.spill_if_possible(batch.attempt)  # over its own limit, it spills already
         if not batch.is_spilling:
             return ingested, [], None
-        indexes = sorted(index_in_batch(each.arrival, first) for each in ingested.no_room)
+        indexes = sorted(index_in_batch(each.arrival, first_number) for each in ingested.no_room)
         extents = [batch.extents[index] for index in indexes]
         arrived_ms = now_ms + self._lanes.wall_offset_ms
         ending = self._attempts.spill(batch.attempt, join_extents(buffer, extents), len(extents), arrived_ms)
@@ -434,38 +431,38 @@ class StreamAdmission:
         if ending is not None:
             self._end_attempt(client, ending)
 
-    def _record_replaced(self, replaced: list[TopicReplacements], batch: StreamBatch, first: int) -> None:
+    def _record_replaced(self, replaced: list[ReplacedTimestamps], batch: StreamBatch, first_number: int) -> None:
         for found in replaced:
-            self._row.add(Counter.InputAgentReplaceTimestamp, found.message_count)
-            client, _ = batch.sender_of(index_in_batch(found.arrival, first))
+            self._row.add(Counter.InputAgentReplaceTimestamp, found.messages)
+            client, _ = batch.sender_of(index_in_batch(found.arrival, first_number))
             warn_about_clock(found, client.peer, unknown_sender="a TCP connection")
 
     def _return_postponed(
-        self, buffer: memoryview, batch: StreamBatch, postponed: list[NoRoom], increments: Tally[int], first: int
+        self, buffer: memoryview, batch: StreamBatch, postponed: list[NoRoom], increments: Tally[int], first_number: int
     ) -> None:
-        """Append messages to their clients' `postponed`, and undo their counts, as if they had not been received."""
+        """Append messages to the `postponed` of their clients, and undo their counts: they count as not received."""
         for message in sorted(postponed, key=lambda each: each.arrival):
-            index = index_in_batch(message.arrival, first)
+            index = index_in_batch(message.arrival, first_number)
             client, flush_group = batch.sender_of(index)
-            at, length = batch.extents[index]
+            offset, length = batch.extents[index]
             client.stuck_topic = client.stuck_topic or message.topic
-            client.postponed += buffer[at : at + length]
-            client.counted_in_quota += 1
+            client.postponed += buffer[offset : offset + length]
+            client.precounted_count += 1
             flush_group.received -= 1
-            for counter in (Counter.MsgReceived, client.kind.forwarded, processed_counter(buffer[at : at + length])):
+            for counter in (Counter.MsgReceived, client.kind.forwarded, processed_counter(buffer[offset:])):
                 increments[counter] -= 1
 
     def _report_discarded(
-        self, buffer: memoryview, batch: StreamBatch, ingested: Ingested, increments: Tally[int], first: int
+        self, buffer: memoryview, batch: StreamBatch, ingested: Ingested, increments: Tally[int], first_number: int
     ) -> None:
-        """Report a batch's discarded messages, count them in their flush groups, and correct the forwarded counters."""
+        """Report the discarded messages of a batch, count them in their flush groups, and not as forwarded."""
         for rejection in ingested.rejections:
             client, flush_group = batch.sender_of(rejection.slot)  # `slot` is the message's index in the batch
             report_rejected(self._reporter, rejection, buffer, batch.extents[rejection.slot], client.peer)
             flush_group.discard(DiscardReason(rejection.failure))
             increments[client.kind.forwarded] -= 1
         for dropped in ingested.no_room:
-            index = index_in_batch(dropped.arrival, first)
+            index = index_in_batch(dropped.arrival, first_number)
             client, flush_group = batch.sender_of(index)
             reason = batch.discard_reason(dropped)
             report_no_room(self._reporter, dropped, buffer, batch.extents[index], reason)
@@ -473,7 +470,7 @@ class StreamAdmission:
             increments[client.kind.forwarded] -= 1
 
     def _on_malformed(self, client: StreamClientState, stop: SplitStop) -> None:
-        """Discard the data of a client that sent an impossible size or a misplaced frame, and end its attempt."""
+        """Discard the unprocessed data of a client after an invalid size or a misplaced frame, and end its attempt."""
         counter = client.kind.too_large if stop is SplitStop.TOO_LARGE else client.kind.invalid_size
         self._discard_unprocessed(client, DiscardReason.MALFORMED, counter)
         self._end_attempt(client, NOT_UNDERSTOOD)
@@ -494,7 +491,7 @@ class StreamAdmission:
         client.unprocessed = bytearray()
         client.flush_group.received += 1
         client.flush_group.discard(reason)
-        next_number = self._row.counted + 1  # each counted message uses an arrival number, also without a record
+        next_number = self._row.counted + 1  # a counted message uses up an arrival number, even if it has no record
         increments = {Counter.MsgReceived: 1, discarded(reason): 1, counter: 1} | self._reporter.copy_increments()
         self._row.commit_counted(next_number, increments)
         self._reporter.queue_copies()

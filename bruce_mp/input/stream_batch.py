@@ -1,4 +1,4 @@
-"""Portions of received stream data, and the batches of whole messages that `StreamAdmission` appends at once."""
+"""Portions of received stream data, and the batches of whole messages that `StreamAdmission` appends together."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ __all__ = [
 ]
 
 Extents = list[tuple[int, int]]
-"""The offset and length of each message in a buffer."""
+"""The *extent* of each message: its offset in a buffer, and its length."""
 length_of: Final = itemgetter(1)
 """Return the length of an extent."""
 
 
 class Portion(NamedTuple):
-    """The received bytes of a client, at `begin` to `end` of the buffer that the caller passes with the portion."""
+    """The received bytes of a client: offsets `begin` to `end` of a buffer that is passed with the portion."""
 
     client: StreamClientState
     begin: int
@@ -51,8 +51,8 @@ ClientExtents = tuple["StreamClientState", Extents]
 class StreamBatch:
     """Messages of several clients that are appended together; each call of `add` adds messages of one flush group.
 
-    A batch with an `attempt` has only messages of this attempt.  With `keeps_timestamps` the policy "clamp" replaces no
-    timestamps.
+    A batch with an `attempt` has only messages of this attempt.  If `keeps_timestamps` is True, the policy "clamp"
+    replaces no timestamps.
     """
 
     def __init__(self, attempt: Attempt | None = None, *, keeps_timestamps: bool = False) -> None:
@@ -60,13 +60,13 @@ class StreamBatch:
         self.keeps_timestamps = keeps_timestamps
         self.extents: Extents = []
         self.sources: list[int] = []
-        """Flush group number of each message."""
+        """The number of the flush group of each message."""
         self.largest = 0
-        """Upper bound of the messages' sizes in bytes; 0 if no caller of `add` gave one."""
+        """Upper bound of the messages' sizes in bytes; 0 = unknown."""
         self._starts: list[int] = []
-        """Index of the first message of each call of `add`."""
+        """The index in `extents` of the first message of each call of `add`."""
         self._senders: list[tuple[StreamClientState, FlushGroup]] = []
-        """Client and flush group of each call of `add`."""
+        """The client and flush group of each call of `add`."""
 
     def add(self, client: StreamClientState, extents: Extents, largest: int = 0) -> None:
         """Add messages of a client, none longer than `largest` bytes; 0 = unknown."""
@@ -78,7 +78,7 @@ class StreamBatch:
             self.largest = max(self.largest, largest)
 
     def room_for(self, pool: ChunkPool, more: Extents, largest: int) -> int:
-        """Return how many messages of `more` find room in addition to the batch; none has over `largest` bytes."""
+        """Return how many messages of `more`, of at most `largest` bytes each, find room in addition to the batch."""
         if chunks_for(largest) > pool.capacity:
             return self._room_before_oversized(pool, more)
         _, first_size = (self.extents or more)[0]
@@ -86,9 +86,9 @@ class StreamBatch:
         return max(0, count_fitting_messages(pool, count, largest, first_size) - len(self.extents))
 
     def _room_before_oversized(self, pool: ChunkPool, more: Extents) -> int:
-        """Return how many messages find room before the first message that is larger than the pool.
+        """Return how many messages find room before the first message of `more` that is larger than the pool.
 
-        If the oversized message is the first, return 1: it joins the batch, and the lanes then refuse it.
+        If no message precedes it, return 1: the large message joins the batch, and the lanes then refuse it.
         """
         oversized = next(index for index, (_, size) in enumerate(more) if chunks_for(size) > pool.capacity)
         before = more[:oversized]
@@ -101,13 +101,13 @@ class StreamBatch:
     def discard_reason(self, dropped: NoRoom) -> DiscardReason:
         """Return the discard reason of a message without room.
 
-        In a spilling attempt, a message is discarded only if its spill file failed, and then the attempt is abandoned.
+        If the attempt spills, its spill file has failed, so the whole attempt is abandoned.
         """
         return DiscardReason.ABANDONED_ATTEMPT if self.is_spilling else dropped.reason
 
     @property
     def is_spilling(self) -> bool:
-        """Return True if the batch belongs to an attempt that writes its further messages to its spill file."""
+        """Return True if the batch goes to the spill file of its attempt."""
         return self.attempt is not None and self.attempt.is_spilling
 
     @property
@@ -121,13 +121,16 @@ class StreamBatch:
             yield client, flush_group, end - start
 
 
-def index_in_batch(arrival: int, first: int) -> int:
-    """Return the index in a batch of the message with an arrival number; `first` is the number of the first message."""
-    return lay.stream_number(arrival) - first
+def index_in_batch(arrival: int, first_number: int) -> int:
+    """Return the index in a batch of the message with an arrival number.
+
+    `first_number` is the number of the batch's first message: its arrival number without the flush group.
+    """
+    return lay.stream_number(arrival) - first_number
 
 
 def join_extents(buffer: memoryview, extents: Sequence[tuple[int, int]]) -> memoryview | bytes:
-    """Return the bytes of the messages at `extents`, in order, without a copy if the messages are adjacent."""
+    """Return the bytes of the messages at `extents`, without a copy if the messages are adjacent."""
     (start, _), (last, last_length) = extents[0], extents[-1]
     end = last + last_length
     if end - start == sum(map(length_of, extents)):
@@ -136,7 +139,7 @@ def join_extents(buffer: memoryview, extents: Sequence[tuple[int, int]]) -> memo
 
 
 def remove_over_share(ingested: Ingested) -> list[NoRoom]:
-    """Remove from `ingested.no_room` the messages of topics that are over their shares, and return these messages."""
+    """Remove from `ingested.no_room` the messages of topics over their shares, and return these messages."""
     over_share = DiscardReason.TOPIC_OVER_SHARE
     removed = [each for each in ingested.no_room if each.reason is over_share]
     ingested.no_room[:] = [each for each in ingested.no_room if each.reason is not over_share]

@@ -1,4 +1,7 @@
-"""A stream client as its worker sees it: unprocessed bytes, flush groups, the open attempt, and its connection."""
+"""The state that a worker keeps of a stream client: unprocessed bytes, flush groups, open attempt, connection.
+
+A *flush group* is the messages of a connection between two barriers, which are requests for the outcome of messages.
+"""
 
 from __future__ import annotations
 
@@ -21,9 +24,9 @@ __all__ = ["TCP", "UNIX", "Connection", "StreamClientState", "StreamKind", "has_
 
 
 class StreamKind(NamedTuple):
-    """A kind of stream connection: the counters that its connections raise.
+    """The counters of a kind of stream connection.
 
-    `reads` counts the reads of sockets, and `got_data` those reads that returned data.
+    `reads` counts all reads of sockets, and `got_data` only the reads that returned data.
     """
 
     forwarded: Counter
@@ -62,73 +65,74 @@ TCP: Final = StreamKind(
 class StreamClientState:
     """The state of one client.
 
-    `unprocessed` has the received bytes that are not admitted yet.  They are the messages of a paused client, or the
-    beginning of an incomplete message.  `wanted` is the whole length of that message in bytes, 0 until it is known.
+    `unprocessed` has the received bytes that are not admitted yet.  If `is_paused` is True, it begins with a whole
+    message, which waits for room, for a stuck topic, for a spill file or for the next interval of the user's quota.
+    Otherwise it has the beginning of a message of `full_size` bytes; 0 = the size is not known yet.
     """
 
     kind: StreamKind
     flush_group: FlushGroup
     peer: PeerCredentials | None = None
     user: int = TCP_USER
-    """User id for the quota."""
+    """User id of a UNIX client, for the quota; all TCP clients share `TCP_USER`."""
     origin: int | str = TCP_USER
-    """The user of a UNIX connection, or the address of a TCP client, for the limits of connections and memory."""
+    """User id of a UNIX client, or address of a TCP client, for the limits on connections and memory."""
     unprocessed: bytearray = field(default_factory=bytearray)
-    wanted: int = 0
-    is_blocked: bool = False
-    """True if `unprocessed` begins with a whole message that must wait.
-
-    It waits for room, for a stuck topic, for a spill file or for the next interval of the user's quota.
-    """
+    full_size: int = 0
+    is_paused: bool = False
     paused_until_ms: int = 0
-    """Time of the next retry; 0 = soon, if the client waits for room or has just begun to wait for a topic."""
+    """Time of the next retry of a paused client; 0 = at the worker's next retry for room, a few ms later."""
     stuck_topic: bytes = b""
-    """The topic of the first message of `unprocessed`, if it waits because the topic is over its share of the slab."""
+    """If the first message of `unprocessed` waits because its topic is over its share of the slab: this topic."""
     postponed: bytearray = field(default_factory=bytearray)
-    """Messages of stuck topics that were removed from a batch; they precede `unprocessed`."""
-    counted_in_quota: int = 0
+    """Messages of stuck topics that the lanes refused; the worker then puts them before `unprocessed`."""
+    precounted_count: int = 0
     """Number of messages at the beginning of `unprocessed` that the user's quota counts already."""
     must_close: bool = False
-    """True if the client sent malformed data, or if the daemon ended its attempt: the worker closes the connection."""
-    unfinished_groups: list[FlushGroup] = field(default_factory=list)
-    """Earlier flush groups, beginning with the first that has messages without outcomes."""
+    """True if the worker must close the connection: the data is malformed, or the daemon ended the attempt."""
+    earlier_groups: list[FlushGroup] = field(default_factory=list)
+    """Flush groups before `flush_group`; `finished_totals` includes still earlier ones."""
     attempt: Attempt | None = None
     keeps_timestamps: bool = False
-    """True if the client's timestamps are kept, unless the policy is "arrival"."""
-    completed_spill: SpillFile | None = None
-    """The spill file of the client's last attempt, which later messages must not overtake."""
+    """True if the client's last attempt asked to keep timestamps.  The policy "arrival" still replaces them."""
+    last_spill_file: SpillFile | None = None
+    """The spill file of the client's last completed attempt; later messages must not overtake its messages."""
     final_frame: bytes = b""
-    """The frame that tells the client why its attempt ended; the worker sends it before it closes the connection."""
+    """A frame that the worker sends before it closes the connection: the reason for the attempt's end."""
     finished_totals: FlushGroup = field(default_factory=lambda: FlushGroup(0))
-    """Sums over all flush groups before `unfinished_groups`."""
+    """Sums of the counts of all flush groups before `earlier_groups`."""
 
-    def block(self, until_ms: int = 0) -> None:
-        """Let the messages in `unprocessed` wait for a retry at `until_ms`; 0 = soon, as in `paused_until_ms`."""
-        self.is_blocked, self.wanted, self.paused_until_ms = True, 0, until_ms
+    def pause(self, until_ms: int = 0) -> None:
+        """Let the messages in `unprocessed` wait for a retry at `until_ms`; 0 is as in `paused_until_ms`."""
+        self.is_paused, self.full_size, self.paused_until_ms = True, 0, until_ms
 
 
 @dataclass(slots=True, eq=False)
 class Connection:
     """A client and its socket.
 
-    `outgoing` holds unsent answers.  The daemon still writes them after the client has shut down its sending side.
-    With `is_closing`, the worker does not read the socket, and closes it once all answers are sent.  With `is_waiting`,
-    the worker does not read the socket until the client's message gets a grant of memory (`unfinished_limits.py`).
+    `outgoing` has unsent answers.  The worker still sends them after the client has shut down its sending side.
+
+    If `is_closing` is True, the worker does not read the socket, and closes it once all answers are sent.  If
+    `awaits_grant` is True, the worker does not read the socket until the client's message gets a grant of memory
+    (`unfinished_limits.py`).
     """
 
     socket: socket.socket
     client: StreamClientState
     outgoing: bytearray = field(default_factory=bytearray)
     is_closing: bool = False
-    is_waiting: bool = False
+    awaits_grant: bool = False
 
     @property
     def events(self) -> int:
         """Return the events for which epoll should wait."""
-        return (0 if self.is_closing or self.is_waiting else select.EPOLLIN) | (select.EPOLLOUT if self.outgoing else 0)
+        return (0 if self.is_closing or self.awaits_grant else select.EPOLLIN) | (
+            select.EPOLLOUT if self.outgoing else 0
+        )
 
     def send_final_frame(self) -> None:
-        """Send the unsent answers and `final_frame` as far as the socket takes them now."""
+        """Send the unsent answers and `final_frame`, as far as the socket takes them without waiting."""
         self.outgoing += self.client.final_frame
         self.client.final_frame = b""
         if self.outgoing:

@@ -1,13 +1,13 @@
 """The connections of a stream worker: accepting, reading, answering and pausing them.
 
 A worker has all its connections in one epoll set, which is one source of the process's loop.  In a round the worker
-reads each readable connection once, until its buffer is full, and admits all the data together.  The next round
-continues behind the last connection read, so no connection starves another.  The worker keeps the received bytes of an
-incomplete message, within the limits of `unfinished_limits.py`, and allocates no memory for the missing bytes.  The
-*intake* (`StreamIntake`) reads *plain* connections (`StreamAdmission.is_plain`) and appends their messages itself.
+reads each readable connection once into a common buffer, and admits all the data together.  The kernel reports the
+ready connections in turns, so no connection starves another.  The worker keeps the received bytes of an unfinished
+message within the limits of `unfinished_limits.py`, and allocates no memory for the missing bytes.  The *intake*
+(`StreamIntake`) reads *plain* connections (`StreamAdmission.is_plain`) and appends their messages itself.
 
-If the slab has no room for a client's message, the worker pauses the client.  While no chunk is free, it reads no
-client at all.
+If the slab has no room for a client's message, the worker pauses the client.  While such a client waits and no chunk is
+free, the worker reads no client at all.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 import select
 import socket
-from collections import Counter as Tally
+from collections import Counter as Tally  # `Counter` is the enum of telemetry
 from typing import TYPE_CHECKING, Final
 
 from bruce_mp.input.fenced_attempts import NOT_ALLOWED, SHUTDOWN, UNREAD, Ending
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 __all__ = ["STREAM_COUNTERS", "StreamConnections"]
 
 log = logging.getLogger(__name__)
-_KINDS: Final = (UNIX, TCP)  # the index of a kind selects the counter in each pair below
+_KINDS: Final = (UNIX, TCP)  # in the order of each pair of counters below
 STREAM_COUNTERS: Final = StreamCounters(
     Counter.MsgReceived,
     Counter.InputAgentProcessAnyPartitionMsg,
@@ -57,23 +57,23 @@ STREAM_COUNTERS: Final = StreamCounters(
     got_data=(UNIX.got_data, TCP.got_data),
 )
 _MAX_WAIT_MS: Final = 100
-"""Longest call of the intake: the loop reads the supervisor's control messages only between two calls."""
+"""Longest call of the intake, because the loop reads the supervisor's control messages only between two calls."""
 _BUFFER_BYTES: Final = 1 << 20
-"""Size of the buffer for the data of all connections in a round."""
+"""Size of the common buffer."""
 _MAX_READ: Final = 256 << 10
-"""Most bytes of one read, so that a fast client leaves room for the others."""
+"""Maximum number of bytes in one read, so that a fast client leaves room for others."""
 _MAX_EVENTS: Final = 512
-"""Most ready connections of a round; the next round serves the others."""
+"""Maximum number of ready connections in a round; the next round serves the others."""
 _IDLE_CHECK_S: Final = 1.0
-"""Interval of the search for clients that stop inside a message."""
+"""Interval of the search for clients that have stopped inside a message."""
 _MAX_OUTGOING: Final = 64 << 10
-"""With more bytes of unsent answers than this, the worker closes the connection, because the client reads none."""
+"""Maximum number of bytes of unsent answers; a client that reads no answers exceeds it, and is disconnected."""
 
 
 class StreamConnections:
     """Serves the listening sockets and the connections.
 
-    `admit(buffer, portions)` appends the received data; a call of `on_admitted()` follows each call of `admit`.
+    `admit(buffer, portions)` appends the received data; then `on_admitted()` is called.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class StreamConnections:
         self._connections: dict[int, Connection] = {}  # by descriptor
         self._descriptors: dict[StreamClientState, int] = {}
         self._closing: set[int] = set()
-        """Descriptors of the connections that the worker closes once all answers are sent."""
+        """Descriptors of the connections with `is_closing`."""
         self._buffer = memoryview(bytearray(_BUFFER_BYTES))
         self._epoll = select.epoll()
         self._listeners = Listeners(listeners, self._epoll, loop, row, self._add_connection)
@@ -123,13 +123,13 @@ class StreamConnections:
         self._loop.call_later(_IDLE_CHECK_S, self._close_idle)
 
     def stop_reading(self) -> None:
-        """Stop accepting and reading; the worker still sends answers to barriers."""
+        """Stop accepting and reading; the worker still answers pending barriers."""
         self._is_reading = False
         self._loop.unwatch(self._epoll)
 
-    def apply_limits(self, coalescing: Coalescing, max_size: int, *, blocks: bool) -> None:
-        """Apply the settings of coalescing and the size limit of messages; `blocks` makes clients wait for room."""
-        self._intake.apply_config(coalescing, max_size, clients_wait=blocks)
+    def apply_limits(self, coalescing: Coalescing, max_size: int, *, senders_wait: bool) -> None:
+        """Apply the settings of coalescing and the size limit of messages; if `senders_wait`, clients wait for room."""
+        self._intake.apply_config(coalescing, max_size, blocks=senders_wait)
 
     def apply_config(self, config: Input) -> None:
         """Apply reloaded limits and quotas, and close the connections of users that the allow list no longer names."""
@@ -185,7 +185,7 @@ class StreamConnections:
         return is_admitted
 
     def _refuse_over_limit(self, origin: int | str, peer: PeerCredentials | None) -> bool:
-        """Return True if a user or address has as many connections as it may; then also log and count the refusal."""
+        """Return True, and log and count the refusal, if a user or address has as many connections as it may."""
         if self._count_by_origin[origin] < self._max_per_user:
             return False
         self._row.add(Counter.StreamConnectionOverLimit)
@@ -254,7 +254,7 @@ class StreamConnections:
             self._epoll.modify(descriptor, self._connections[descriptor].events)
 
     def close_finished(self) -> None:
-        """Close the closing connections that have no pending barrier and no unsent answer."""
+        """Close the connections with `is_closing` that have no pending barrier and no unsent answer."""
         if not self._closing:
             return
         waiting = self._barriers.clients
@@ -266,7 +266,7 @@ class StreamConnections:
     # --- reading -----------------------------------------------------------------------------------------------------
 
     def _on_wakeup(self) -> None:
-        """Let the intake serve the plain connections, then handle everything that it leaves."""
+        """Let the intake serve the plain connections, then handle the data and events that it leaves."""
         self._lanes.wall_offset_ms = wall_offset_ms()
         now_ms, timeout_ms = steady_ms(), self._loop.timeout_ms()
         wait_ms = _MAX_WAIT_MS if timeout_ms is None else min(_MAX_WAIT_MS, timeout_ms)
@@ -277,18 +277,18 @@ class StreamConnections:
             self._serve_events(served.unhandled_events)
 
     def _finish_round(self, served: StreamIntakeResult) -> None:
-        """Count the batch that the intake left uncounted, then admit the bytes that it left of each client."""
+        """Count the batch that the intake has not counted, then admit the bytes that it has not processed."""
         for source, data in served.leftovers:
             self._connections[source.socket.fileno()].client.unprocessed = bytearray(data)
         if served.uncounted is not None:
             self._count_intake_batch(served.uncounted)
         for source, _ in served.leftovers:
             descriptor = source.socket.fileno()
-            if descriptor in self._connections and not self._connections[descriptor].client.is_blocked:
+            if descriptor in self._connections and not self._connections[descriptor].client.is_paused:
                 self._admit_rest(descriptor)
 
     def _count_intake_batch(self, uncounted: UncountedBatch) -> None:
-        """Count a batch with rejected messages, messages without room or replaced timestamps."""
+        """Count a batch of the intake with rejected messages, messages without room or replaced timestamps."""
         descriptors = [source.socket.fileno() for source, _ in uncounted.parts]
         clients = [self._connections[descriptor].client for descriptor in descriptors]
         parts = list(zip(clients, [extents for _, extents in uncounted.parts], strict=True))
@@ -297,19 +297,19 @@ class StreamConnections:
             self._update_after_admission(descriptor)
 
     def serve(self) -> None:
-        """Handle each waiting epoll event once and admit the received data."""
+        """Handle each waiting epoll event once, and admit the received data."""
         self._serve_events(self._epoll.poll(0, _MAX_EVENTS))
 
     def _serve_events(self, ready: list[tuple[int, int]]) -> None:
         portions: list[Portion] = []
         descriptors: list[int] = []
-        fill = 0  # bytes of the buffer that the portions take
+        fill = 0  # number of bytes of the buffer that the portions take
         for descriptor, events in ready:
             if descriptor in self._listeners:
                 self._listeners.accept(descriptor)
                 continue
             if descriptor not in self._connections:
-                continue  # an earlier event in this round closed it
+                continue  # the handling of an earlier event has closed it
             if not self._write_or_close(descriptor, events):
                 continue
             if fill + MIN_READ + len(self._connections[descriptor].client.unprocessed) > _BUFFER_BYTES:
@@ -335,13 +335,13 @@ class StreamConnections:
         return False
 
     def _read(self, descriptor: int, fill: int) -> Portion | None:
-        """Read a connection once, and return its portion of the common buffer, which begins at `fill`.
+        """Read a connection once, and return its portion, which begins at offset `fill` of the common buffer.
 
         The portion has the client's `unprocessed` bytes, then the bytes just read.  Return None if no data came, or if
         the data belongs to a long message, which `_read_long` handles.
         """
         client = self._connections[descriptor].client
-        if client.wanted > MIN_READ:
+        if client.full_size > MIN_READ:
             self._read_long(descriptor)
             return None
         begin = fill + len(client.unprocessed)
@@ -354,11 +354,11 @@ class StreamConnections:
     def _read_long(self, descriptor: int) -> None:
         """Read a message longer than `MIN_READ` into `unprocessed`, which grows with the received bytes."""
         client = self._connections[descriptor].client
-        scratch = bytearray(min(_MAX_READ, client.wanted - len(client.unprocessed)))
+        scratch = bytearray(min(_MAX_READ, client.full_size - len(client.unprocessed)))
         count = self._receive(descriptor, memoryview(scratch))
         if count:
             client.unprocessed += scratch[:count]
-            if len(client.unprocessed) >= client.wanted:
+            if len(client.unprocessed) >= client.full_size:
                 self._admit_rest(descriptor)
             else:
                 self._limit_unfinished(descriptor)
@@ -384,7 +384,7 @@ class StreamConnections:
         return count
 
     def _on_end_of_stream(self, descriptor: int) -> None:
-        """Handle the end of a client's data; the connection stays open while answers are due."""
+        """Handle the end of a client's data; close the connection once all answers are sent."""
         connection = self._connections[descriptor]
         self._admission.on_disconnect(connection.client)
         if connection.outgoing or connection.client in self._barriers.clients:
@@ -407,22 +407,22 @@ class StreamConnections:
         self._admit(data, [Portion(client, 0, len(data))], [descriptor])
 
     def _update_after_admission(self, descriptor: int) -> None:
-        """Close, pause or resume a connection, or let the intake serve it, as the state of its client requires."""
+        """Close, pause or resume a connection as the state of its client requires, and offer it to the intake."""
         connection = self._connections[descriptor]
         if connection.client.must_close:
             self._close(descriptor)
-        elif connection.client.is_blocked and descriptor not in self._paused:
+        elif connection.client.is_paused and descriptor not in self._paused:
             self._paused.add(descriptor, connection.client)
             self._epoll.unregister(descriptor)
             self._schedule_retry()
-        elif not connection.client.is_blocked and descriptor in self._paused:
+        elif not connection.client.is_paused and descriptor in self._paused:
             self._paused.discard(descriptor)
             self._epoll.register(descriptor, connection.events)
         if descriptor in self._connections and self._limit_unfinished(descriptor):
             self._offer_to_intake(connection)
 
     def _offer_to_intake(self, connection: Connection) -> None:
-        """Let the intake serve a connection if it is plain."""
+        """Let the intake serve a connection if the connection is plain."""
         client = connection.client
         if self._admission.is_plain(client):
             lanes = None if client.attempt is None else client.attempt.lanes
@@ -434,23 +434,23 @@ class StreamConnections:
     # --- unfinished messages -----------------------------------------------------------------------------------------
 
     def _limit_unfinished(self, descriptor: int) -> bool:
-        """Read, delay or close a connection, as the memory for its message allows; return False if it is closed."""
+        """Read, delay or close a connection, as `UnfinishedMessages` decides; return False if it is closed."""
         connection = self._connections[descriptor]
         decision = self._unfinished.update(connection.client, steady_ms())
         if decision is ReadDecision.CLOSE:
             self._close_unfinished(descriptor, "there is no memory for it (input.streams.max_unfinished_size_per_user)")
             return False
-        if connection.is_waiting != (decision is ReadDecision.WAIT):
-            connection.is_waiting = decision is ReadDecision.WAIT
+        if connection.awaits_grant != (decision is ReadDecision.WAIT):
+            connection.awaits_grant = decision is ReadDecision.WAIT
             self._update_events(descriptor)
         self._resume_waiting()
         return True
 
     def _resume_waiting(self) -> None:
-        """Read connections again that waited for memory, if there is memory for their messages now."""
+        """Read the connections again that get a grant of memory for their messages now."""
         for client in self._unfinished.grant_waiting(steady_ms()):
             descriptor = self._descriptors[client]
-            self._connections[descriptor].is_waiting = False
+            self._connections[descriptor].awaits_grant = False
             self._update_events(descriptor)
 
     def _close_idle(self) -> None:
@@ -478,7 +478,7 @@ class StreamConnections:
             self._loop.unwatch(self._epoll)
 
     def _retry(self) -> None:
-        """Retry the paused connections that are due, and read connections again unless one still waits for a chunk."""
+        """Retry the paused connections that are due; read connections again, unless one still waits for a chunk."""
         if not self._is_reading:
             return
         for descriptor in self._paused.rotate_due(steady_ms()):

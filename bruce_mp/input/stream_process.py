@@ -1,7 +1,6 @@
 """A stream worker: admits the data of its connections, hands the runs over to the router, and answers barriers.
 
-Several workers share the listening sockets, and any idle worker accepts a connection.  A worker never waits for the
-router.
+A worker never waits for the router.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from bruce_mp.input.barriers import Barriers, BarrierWatch
 from bruce_mp.input.fenced_attempts import FencedAttempts
-from bruce_mp.input.flush_groups import FlushGroups, Outcomes
+from bruce_mp.input.flush_groups import FlushGroups, OutcomeCounter
 from bruce_mp.input.input_shell import InputShell
 from bruce_mp.input.receive_coalescing import stream_coalescing_for
 from bruce_mp.input.sender_quotas import rules_for_streams
@@ -48,9 +47,9 @@ if TYPE_CHECKING:
 __all__ = ["main"]
 
 _DRAIN_POLL_S: Final = 0.02
-"""Interval at which a draining worker checks if barriers are still pending."""
+"""Interval at which a worker checks in a drain if barriers are still pending."""
 _MAX_DRAIN_S: Final = 1.5
-"""Longest wait for pending barriers in a drain; the supervisor waits longer than this for an input to end."""
+"""Longest wait for pending barriers in a drain; the supervisor allows an input more time than this to end."""
 
 
 def main(start: Start, slab: Slab, control: Control) -> None:
@@ -62,14 +61,19 @@ def main(start: Start, slab: Slab, control: Control) -> None:
 class _StreamWorker(InputShell):
     def __init__(self, start: Start, slab: Slab, control: Control) -> None:
         self._flush_groups = FlushGroups()
-        self._outcomes = Outcomes(slab, self._flush_groups)
+        self._outcome_counter = OutcomeCounter(slab, self._flush_groups)
         super().__init__(
-            start, slab, control, windows_for=windows_for_streams, rules_for=rules_for_streams, watcher=self._outcomes
+            start,
+            slab,
+            control,
+            windows_for=windows_for_streams,
+            rules_for=rules_for_streams,
+            watcher=self._outcome_counter,
         )
         config = start.config
         self._slab = slab
         self._barriers = Barriers(
-            self._outcomes,
+            self._outcome_counter,
             self._flush_groups,
             self._answer,
             None if config.slab.sync == "off" else JournalProgress(slab, start.row),
@@ -78,7 +82,7 @@ class _StreamWorker(InputShell):
         self._spills = Spills(slab, self._row, start.row, self._spill_directory, config.input.streams.max_spill_size)
         self._spill_pump = self._create_spill_pump()
         self._unique = UniqueAttempts(
-            start.row, self._spill_directory, self._outcomes, self._flush_groups, _limits_for_inquiries(config)
+            start.row, self._spill_directory, self._outcome_counter, self._flush_groups, _limits_for_inquiries(config)
         )
         self._settlement = SettlementTimer(self._loop, self._unique)
         self._attempts = self._create_attempts(config)
@@ -91,7 +95,7 @@ class _StreamWorker(InputShell):
             attempts=self._attempts,
             on_completed=self._on_completed,
             max_size=_max_message_size(config),
-            blocks=_blocks(config),
+            senders_wait=_senders_wait(config),
             quotas=self._quotas,
         )
         self._connections = StreamConnections(
@@ -108,16 +112,18 @@ class _StreamWorker(InputShell):
             lanes=self._lanes,
             config=config.input,
         )
-        self._connections.apply_limits(stream_coalescing_for(config), _max_message_size(config), blocks=_blocks(config))
+        self._connections.apply_limits(
+            stream_coalescing_for(config), _max_message_size(config), senders_wait=_senders_wait(config)
+        )
         self._barrier_watch = BarrierWatch(
             self._loop,
             self._barriers,
-            self._outcomes,
+            self._outcome_counter,
             self._publisher,
             after_poll=self._connections.close_finished,
             wake_journal=self._journal_waker(config),
         )
-        self._drain_ends_s = 0.0
+        self._drain_end_s = 0.0
 
     def _create_spill_pump(self) -> SpillPump:
         feed = SpillFeed(
@@ -146,7 +152,7 @@ class _StreamWorker(InputShell):
         )
 
     def _journal_waker(self, config: Config) -> Callable[[], object]:
-        """Return a function that asks the journal for a durable copy of all runs, if slab.sync demands one."""
+        """Return a function that asks the journal to store all runs on disk if slab.sync is "each flush"."""
         if config.slab.sync != "each flush":
             return lambda: None
         return partial(self._links.sender(JOURNAL_REQUESTS).send_bytes, b"\0")  # the journal ignores the content
@@ -168,18 +174,20 @@ class _StreamWorker(InputShell):
         self._unique.apply_limits(_limits_for_inquiries(config))
         self._attempts.apply_limits(streams.max_attempt_size // CHUNK_BYTES)
         self._spills.max_bytes = streams.max_spill_size
-        self._admission.apply_limits(_max_message_size(config), blocks=_blocks(config))
-        self._connections.apply_limits(stream_coalescing_for(config), _max_message_size(config), blocks=_blocks(config))
+        self._admission.apply_limits(_max_message_size(config), senders_wait=_senders_wait(config))
+        self._connections.apply_limits(
+            stream_coalescing_for(config), _max_message_size(config), senders_wait=_senders_wait(config)
+        )
         self._connections.apply_config(config.input)
 
     def drain(self, _: Drain) -> None:
-        """Stop reading, and give pending barriers `_MAX_DRAIN_S` to succeed before `_finish` answers them."""
+        """Stop reading, and wait up to `_MAX_DRAIN_S` for the outcomes of pending barriers; then finish."""
         self._connections.serve()  # admit the data that arrived before the drain
         self._connections.abandon_attempts()
         self._publisher.publish_all()
         self._connections.stop_reading()
         if len(self._barriers):
-            self._drain_ends_s = time.monotonic() + _MAX_DRAIN_S
+            self._drain_end_s = time.monotonic() + _MAX_DRAIN_S
             self._loop.call_later(_DRAIN_POLL_S, self._poll_drain)
         else:
             self._finish()
@@ -189,7 +197,7 @@ class _StreamWorker(InputShell):
         super().on_supervisor_exit()
 
     def _poll_drain(self) -> None:
-        if len(self._barriers) and time.monotonic() < self._drain_ends_s:
+        if len(self._barriers) and time.monotonic() < self._drain_end_s:
             self._loop.call_later(_DRAIN_POLL_S, self._poll_drain)
         else:
             self._finish()
@@ -215,7 +223,7 @@ class _StreamWorker(InputShell):
     def _on_barrier(self, client: StreamClientState, data: bytes) -> None:
         """Handle a barrier, or an inquiry, which is a barrier frame of another version.
 
-        A malformed inquiry is handled like a barrier: the answer says that the request is malformed or unsupported.
+        A malformed inquiry is handled as a barrier, and gets the answer that it is malformed or unsupported.
         """
         answer = self._unique.answer(client, data) if is_inquiry(data) else None
         if answer is not None:
@@ -234,17 +242,17 @@ class _StreamWorker(InputShell):
         self._publisher.publish_ready(now_ms)
 
     def _watch_new_barriers(self) -> None:
-        if self._barriers.has_new:
+        if self._barriers.has_new_barrier:
             self._barrier_watch.start()
 
 
-def _blocks(config: Config) -> bool:
+def _senders_wait(config: Config) -> bool:
     """Return True if clients wait while the slab has no room."""
     return config.input.streams.when_full == "block"
 
 
 def _limits_for_inquiries(config: Config) -> tuple[int, int]:
-    """Return the sizes in answers to inquiries: `largest_message` and `largest_payload` of `InquiryAnswer`."""
+    """Return `largest_message` and `largest_payload` for the answers to inquiries (see `InquiryAnswer`)."""
     return _max_message_size(config), config.batching.message_max_bytes - SIZE_OVERHEAD
 
 

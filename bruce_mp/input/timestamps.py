@@ -1,7 +1,7 @@
 """The timestamp policy of an input, and warnings about clients with wrong clocks.
 
-The per-message functions of `bruce_mp/kernels` compare and replace timestamps.  This module gives them the window of
-each topic: the time around the arrival of a message in which its timestamp is accepted.  It also counts the replaced
+The per-message functions of `bruce_mp/kernels` compare and replace timestamps.  This module gives them the *window* of
+each topic: how far a timestamp may lie before or after the arrival of its message.  It also counts the replaced
 timestamps, and logs the senders.
 """
 
@@ -29,9 +29,9 @@ __all__ = ["ClockWatch", "wall_offset_ms", "warn_about_clock", "windows_for_data
 
 log = logging.getLogger(__name__)
 _SEARCH_MS: Final = 1000
-"""Length of a search for a sender with a wrong clock. During it, the input requests the credentials of senders."""
+"""Longest search for a sender with a wrong clock (see `ClockWatch`)."""
 _SEARCH_INTERVAL_MS: Final = 30_000
-"""Shortest time from the start of one search to the start of the next."""
+"""Shortest time from the start of a search to the start of the next one."""
 
 
 def windows_for_datagrams(config: Config) -> WindowOfTopic:
@@ -52,9 +52,9 @@ def _windows(config: Config, input_policy: TimestampPolicy | None) -> WindowOfTo
 
 
 def wall_offset_ms() -> int:
-    """Return the time of the wall clock less that of the steady clock, in ms.
+    """Return the time of the wall clock minus the time of the steady clock, in ms.
 
-    The result changes when someone sets the wall clock, so callers do not keep it.
+    The result changes when the wall clock is set, so callers do not keep it.
     """
     return wall_ms() - steady_ms()
 
@@ -62,7 +62,7 @@ def wall_offset_ms() -> int:
 def warn_about_clock(
     found: TopicReplacements, peer: PeerCredentials | None, *, unknown_sender: str = "a sender of datagrams"
 ) -> None:
-    """Log that timestamps of a topic were replaced, and name the sender: `unknown_sender` without credentials."""
+    """Log that timestamps of a topic were replaced, and name the sender; `unknown_sender` is for a `peer` of None."""
     topic = found.topic.decode("utf-8", "backslashreplace")
     log.warning(
         "Timestamps of topic %s from %s are too far from the arrival of their messages, such as %d: %d messages get "
@@ -74,11 +74,11 @@ def warn_about_clock(
 
 
 class _Sender(NamedTuple):
-    """The name of a sender in the log.  `__str__` reads a file in /proc, so it runs only if the line is logged."""
+    """A sender in a log line.  `logging` calls `__str__`, which reads a file in /proc, only if it writes the line."""
 
     peer: PeerCredentials | None
     unknown_sender: str
-    """The name of a sender without credentials."""
+    """The text for a sender without credentials."""
 
     def __str__(self) -> str:
         if self.peer is None or self.peer.uid == NO_USER:
@@ -98,18 +98,18 @@ class ClockWatch:
         self._lanes = lanes
         self._row = row
         self._search_until_ms = 0
-        """End of the present search."""
+        """Time at which the present or last search ends."""
         self._next_search_ms = 0
-        """Earliest start of the next search."""
+        """Earliest time at which the next search begins."""
 
     def needs_credentials(self, now_ms: int) -> bool:
         """Return True if the input should receive the next datagrams with the credentials of their senders."""
         return now_ms < self._search_until_ms
 
     def record_replaced(self, peer_of: Callable[[int], PeerCredentials | None], now_ms: int) -> None:
-        """Count the timestamps replaced since the last call, and log them.
+        """Count and log the timestamps that were replaced since the last call.
 
-        `peer_of` returns the sender of the message with an arrival number; None = unknown.
+        `peer_of(arrival_number)` returns the sender of a message; None = unknown.
         """
         for found in self._lanes.drain_replaced():
             self._row.add(Counter.InputAgentReplaceTimestamp, found.message_count)

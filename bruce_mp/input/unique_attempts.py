@@ -1,9 +1,8 @@
-"""Unique attempts: fenced attempts with names that the daemon remembers, so that it completes only one of each name.
+"""Unique attempts: the daemon remembers their names, and completes only one attempt of each name and user.
 
-A worker stores in the registry (`slab/attempt_registry.py`) that an attempt is prepared, then completed, and at last
-settled, which means that all its messages have outcomes.  A client sends an *inquiry* to learn the outcome of an
-attempt by name, and the worker answers it from the registry.  A unique attempt has its own flush group, which counts
-the outcomes of its messages.  Two users may use the same name for different attempts.
+A worker stores in the registry (`slab/attempt_registry.py`) that an attempt is *prepared* (about to complete), then
+*completed*, and at last *settled* (all its messages have outcomes).  A client sends an *inquiry* to learn the outcome
+of an attempt by name, and the worker answers it from the registry.  The messages of a unique attempt are a flush group.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from bruce_mp.protocol.client.inquiry import (
 from bruce_mp.slab.attempt_registry import AttemptState, RememberedAttempt
 
 if TYPE_CHECKING:
-    from bruce_mp.input.flush_groups import FlushGroup, FlushGroupOwner, FlushGroups, Outcomes
+    from bruce_mp.input.flush_groups import FlushGroup, FlushGroupOwner, FlushGroups, OutcomeCounter
     from bruce_mp.ipc.loop import Loop
     from bruce_mp.protocol.client.fence import AttemptBegin
     from bruce_mp.protocol.client.inquiry import Inquiry
@@ -35,12 +34,12 @@ __all__ = ["SettlementTimer", "UniqueAttempts"]
 
 log = logging.getLogger(__name__)
 _FEATURES: Final = frozenset({"headers", "unique"})
-"""The optional parts of the protocol that this daemon understands; a client learns them from an answer."""
+"""The optional parts of the protocol that this daemon supports; the answer to an inquiry lists them."""
 _MIN_INTERVAL_S: Final = 0.01
 _MAX_INTERVAL_S: Final = 0.5
-"""Bounds of the interval between checks for settled attempts; the interval doubles while no attempt is settled."""
+"""Bounds of the interval between two checks for settled attempts."""
 _UNREADABLE_SINCE_MS: Final = 2**63 - 1
-"""The value of `InquiryAnswer.since_ms` if the registry cannot be read: the daemon remembers no attempt."""
+"""Value of `InquiryAnswer.since_ms` if the registry cannot be read: the daemon then remembers no attempt."""
 _OUTCOME_OF_STATE: Final = {
     AttemptState.PREPARED: AttemptOutcome.PENDING,
     AttemptState.COMPLETED: AttemptOutcome.PENDING,
@@ -65,22 +64,21 @@ class NamedAttempt(Protocol):
 class UniqueAttempts:
     """The unique attempts of the worker with this row.
 
-    `limits` has two sizes in bytes that each answer to an inquiry contains: `largest_message` and `largest_payload` of
-    `InquiryAnswer`.
+    `limits` has `largest_message` and `largest_payload` for the answers to inquiries (see `InquiryAnswer`).
     """
 
     def __init__(
         self,
         row: int,
         directory: SpillDirectory,
-        outcomes: Outcomes,
+        outcome_counter: OutcomeCounter,
         flush_groups: FlushGroups,
         limits: tuple[int, int],
     ) -> None:
         self._row = row
         self._slab_id = directory.slab_id
         self._registry = directory.registry
-        self._outcomes = outcomes
+        self._outcome_counter = outcome_counter
         self._flush_groups = flush_groups
         self._limits = limits
         self._unsettled: dict[AttemptId, FlushGroup] = {}
@@ -104,8 +102,8 @@ class UniqueAttempts:
     def prepare(self, client: FlushGroupOwner, attempt: NamedAttempt) -> tuple[EndReason, str] | None:
         """Store that a unique attempt is about to complete.
 
-        Return None if it may complete; return (reason, explanation) if the daemon must end it instead.  The registry
-        stores no attempt without messages, because a repetition of an empty attempt does no harm.
+        Return None if the attempt may complete; if the daemon must end it instead, return (reason, explanation).  An
+        attempt without messages is not stored, because its repetition does no harm.
         """
         if not attempt.is_unique or not attempt.flush_group.received:
             return None
@@ -128,19 +126,19 @@ class UniqueAttempts:
         if not attempt.is_unique or not attempt.flush_group.received:
             return
         self._flush_groups.start_next(client)
-        # A failure loses nothing: `settle_finished` stores the attempt later, and after a crash recovery finds the
-        # completion in the row.
+        # If this fails, `settle_finished` stores the attempt later; after a crash, recovery finds in the row that the
+        # attempt was completed.
         with suppress(OSError, SlabError):
             self._registry.store(self._id_of(attempt), AttemptState.COMPLETED)
         self._unsettled[self._id_of(attempt)] = attempt.flush_group
 
     def settle_finished(self) -> bool:
-        """Store the counts of the attempts that have outcomes for all their messages.
+        """Store the counts of the attempts with outcomes for all messages.
 
-        Return True if there were such attempts, and all of them are stored.
+        Return True if there were such attempts, and all of them could be stored.
         """
-        self._outcomes.count_outcomes()
-        finished = [(attempt, group) for attempt, group in self._unsettled.items() if not group.outstanding]
+        self._outcome_counter.count_outcomes()
+        finished = [(attempt, group) for attempt, group in self._unsettled.items() if not group.outstanding_count]
         for attempt, group in finished:
             try:
                 self._registry.store(attempt, AttemptState.SETTLED, group.delivered, group.discards)
@@ -189,12 +187,12 @@ def _log_error(participle: str, error: Exception) -> None:
 
 
 def _key_of(client: FlushGroupOwner, name: bytes) -> str:
-    """Return the registry's key for a name.  It contains the user, so no user can occupy a name of another user."""
+    """Return the registry's key for a name.  It contains the user, so that two users may use the same name."""
     return f"{client.user}:{name.decode('latin-1')}"
 
 
 class SettlementTimer:
-    """Polls for the outcomes of unique attempts, at intervals that double while no attempt is settled."""
+    """Polls for settled attempts, at intervals that double while no attempt is settled."""
 
     def __init__(self, loop: Loop, unique: UniqueAttempts) -> None:
         self._loop = loop
@@ -203,7 +201,7 @@ class SettlementTimer:
         self._is_running = False
 
     def start(self) -> None:
-        """Poll while an attempt has messages without outcomes."""
+        """Poll as long as an attempt has messages without outcomes."""
         self._interval_s = _MIN_INTERVAL_S
         if not self._is_running:
             self._schedule()

@@ -26,15 +26,15 @@ CHUNKS: Final = 64
 GEOMETRY: Final = Geometry(chunks=CHUNKS, topics=16, partitions=16, landing_slots=BATCH, landing_slot_size=LARGEST)
 
 
-def pressure(slab: Slab, pool: ChunkPool, *, blocks: bool) -> Backpressure:
-    return Backpressure(pool, max_size=slab.geometry.landing_slot_size, max_batch=BATCH, blocks=blocks)
+def pressure(slab: Slab, pool: ChunkPool, *, senders_wait: bool) -> Backpressure:
+    return Backpressure(pool, max_size=slab.geometry.landing_slot_size, max_batch=BATCH, senders_wait=senders_wait)
 
 
-@pytest.mark.parametrize("blocks", [False, True])
-def test_an_empty_slab_admits_whole_batches_without_a_pause(blocks: bool) -> None:
+@pytest.mark.parametrize("senders_wait", [False, True])
+def test_an_empty_slab_admits_whole_batches_without_a_pause(senders_wait: bool) -> None:
     with new_slab(Geometry(chunks=1024, landing_slots=BATCH, landing_slot_size=LARGEST)) as slab:
-        assert pressure(slab, ChunkPool(slab, INPUT_ROW), blocks=blocks).next_allowance(100) == (
-            BATCH if blocks else MAX_MESSAGES,
+        assert pressure(slab, ChunkPool(slab, INPUT_ROW), senders_wait=senders_wait).next_allowance(100) == (
+            BATCH if senders_wait else MAX_MESSAGES,
             0.0,
         )
 
@@ -42,7 +42,7 @@ def test_an_empty_slab_admits_whole_batches_without_a_pause(blocks: bool) -> Non
 def test_pauses_grow_with_the_fill_level_from_three_quarters() -> None:
     with new_slab(GEOMETRY) as slab:
         pool = ChunkPool(slab, INPUT_ROW)
-        watch = pressure(slab, pool, blocks=False)
+        watch = pressure(slab, pool, senders_wait=False)
         rests = []
         for _ in range(CHUNKS):
             rests.append(watch.next_allowance(100).pause_s)
@@ -59,14 +59,16 @@ def test_a_full_slab_admits_batches_when_messages_are_discarded() -> None:
         pool = ChunkPool(slab, INPUT_ROW)
         while pool.allocate(1, 0) is not None:
             pass
-        assert pressure(slab, pool, blocks=False).next_allowance(100) == pytest.approx((MAX_MESSAGES, MAX_PAUSE_S))
+        assert pressure(slab, pool, senders_wait=False).next_allowance(100) == pytest.approx(
+            (MAX_MESSAGES, MAX_PAUSE_S)
+        )
 
 
 @pytest.mark.parametrize(("chunks_a_message", "long"), [(1, False), (0.001, True)])
 def test_a_round_takes_only_a_part_of_the_free_chunks(chunks_a_message: float, long: bool) -> None:
     with new_slab(replace(GEOMETRY, chunks=4096)) as slab:
         pool = ChunkPool(slab, INPUT_ROW)
-        watch = pressure(slab, pool, blocks=False)
+        watch = pressure(slab, pool, senders_wait=False)
         taken = free = 4096
         while pool.free_count > 512:
             free, (messages, _) = pool.free_count, watch.next_allowance(100)
@@ -82,13 +84,13 @@ def test_a_full_slab_admits_nothing_when_senders_are_blocked() -> None:
         pool = ChunkPool(slab, INPUT_ROW)
         while pool.allocate(1, 0) is not None:
             pass
-        assert pressure(slab, pool, blocks=True).next_allowance(0) == (0, MAX_PAUSE_S)
+        assert pressure(slab, pool, senders_wait=True).next_allowance(0) == (0, MAX_PAUSE_S)
 
 
 def test_one_small_message_is_admitted_without_room_for_a_large_one() -> None:
     with new_slab(GEOMETRY) as slab:
         pool = ChunkPool(slab, INPUT_ROW)
-        watch = pressure(slab, pool, blocks=True)
+        watch = pressure(slab, pool, senders_wait=True)
         for _ in range(CHUNKS - 2):
             pool.allocate(1, 0)
         assert watch.next_allowance(100).message_count == 1
@@ -99,7 +101,7 @@ def test_one_small_message_is_admitted_without_room_for_a_large_one() -> None:
 def test_delivered_messages_make_room() -> None:
     with new_slab(GEOMETRY) as slab:
         daemon = Input(slab, topics=[(b"t", 4)])
-        watch = pressure(slab, daemon.pool, blocks=True)
+        watch = pressure(slab, daemon.pool, senders_wait=True)
         segments = []
         while watch.next_allowance(LARGEST).message_count:
             daemon.receive([datagram(b"t", bytes(30_000))])
@@ -121,7 +123,7 @@ def test_block_mode_admits_only_messages_that_find_room(seed: int, arriving: lis
     names = [*(name for name, _ in topics), b"new", b"x" * 249]
     with new_slab(GEOMETRY) as slab:
         daemon = Input(slab, topics=topics)
-        watch = pressure(slab, daemon.pool, blocks=True)
+        watch = pressure(slab, daemon.pool, senders_wait=True)
         segments = []
         waiting = [
             datagram(rng.choice(names), bytes(size), partition_key=rng.choice([None, rng.randrange(9)]))
@@ -148,7 +150,7 @@ def test_block_mode_delivers_everything_without_overfilling() -> None:
     waiting = [datagram(b"t%d" % rng.randrange(5), bytes(rng.randrange(LARGEST - 100))) for _ in range(300)]
     with new_slab(GEOMETRY) as slab:
         daemon = Input(slab, topics=[(b"t%d" % number, 3) for number in range(5)])
-        watch = pressure(slab, daemon.pool, blocks=True)
+        watch = pressure(slab, daemon.pool, senders_wait=True)
         rounds = 0
         while waiting:
             rounds += 1
@@ -166,7 +168,7 @@ def test_stuck_chunks_count_neither_as_used_nor_as_free() -> None:
     with new_slab(replace(GEOMETRY, chunks=640)) as slab:
         sender = Input(slab, topics=[(b"t", 1)])
         pool = sender.pool
-        watch = pressure(slab, pool, blocks=False)
+        watch = pressure(slab, pool, senders_wait=False)
         while pool.free_count > 64:
             sender.receive([datagram(b"t", bytes(7000))] * 4)
         sender.close_all()

@@ -82,7 +82,7 @@ def test_a_quota_reload_retries_every_connection(loop: FakeLoop) -> None:
 
 
 def waiting_for(topic: bytes) -> StreamClientState:
-    return StreamClientState(UNIX, FlushGroup(1), stuck_topic=topic, unprocessed=bytearray(10), is_blocked=True)
+    return StreamClientState(UNIX, FlushGroup(1), stuck_topic=topic, unprocessed=bytearray(10), is_paused=True)
 
 
 def look(found: PausedConnections, now_ms: int, *, may_resume: bool) -> tuple[list[int], list[int]]:

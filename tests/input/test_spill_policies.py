@@ -50,11 +50,11 @@ def slab() -> Iterator[Slab]:
 
 
 def worker_of(
-    slab: Slab, window: TimestampWindow | None = None, *, alpha: int = 0, now_ms: int = 1, blocks: bool = True
+    slab: Slab, window: TimestampWindow | None = None, *, alpha: int = 0, now_ms: int = 1, senders_wait: bool = True
 ) -> StreamInput:
     windows: WindowOfTopic = lambda _: window  # noqa: E731
     worker = StreamInput(
-        slab, topics=TOPICS, max_attempt=2, max_spill=MUCH, windows=windows, alpha=alpha, blocks=blocks
+        slab, topics=TOPICS, max_attempt=2, max_spill=MUCH, windows=windows, alpha=alpha, senders_wait=senders_wait
     )
     worker.now_ms = now_ms
     worker.lanes.wall_offset_ms = WALL_MS
@@ -179,10 +179,10 @@ def test_a_spilled_message_counts_once_by_its_type(slab: Slab) -> None:
     assert worker.row.counters[Counter.MsgReceived] == 300
 
 
-@pytest.mark.parametrize("blocks", [False, True])
-def test_a_spilled_attempt_waits_for_its_stuck_topic_and_loses_nothing(slab: Slab, blocks: bool) -> None:
+@pytest.mark.parametrize("senders_wait", [False, True])
+def test_a_spilled_attempt_waits_for_its_stuck_topic_and_loses_nothing(slab: Slab, senders_wait: bool) -> None:
     """The other attempt, and the other topic of the slice, go on."""
-    worker, sink = worker_of(slab, alpha=1, blocks=blocks), Sink(slab)
+    worker, sink = worker_of(slab, alpha=1, senders_wait=senders_wait), Sink(slab)
     sink.stuck = STUCK
     first, second = worker.connect(), worker.connect()
     both = b"".join(messages(topic, range(n, n + 1)) for n in range(600) for topic in (b"stuck", b"other"))
@@ -223,11 +223,11 @@ def test_a_spilled_attempt_of_a_stuck_topic_is_delivered_once_by_a_successor(sla
 def test_an_attempt_of_a_topic_over_its_share_spills_and_does_not_wait(slab: Slab) -> None:
     worker = worker_of(slab, alpha=1)
     hog = worker.connect()
-    while not hog.is_blocked:
+    while not hog.is_paused:
         worker.feed((hog, messages(b"stuck", range(10))))
     client = worker.connect()
     worker.feed((client, BEGIN + messages(b"stuck", range(20))))
-    assert not client.is_blocked
+    assert not client.is_paused
     assert client.attempt is not None
     assert client.attempt.chunk_count == 0
     assert spilled_total(slab) == 20
@@ -238,7 +238,7 @@ def test_an_attempt_keeps_its_order_behind_waiting_messages(slab: Slab) -> None:
     sink.stuck = STUCK
     client = worker.connect()
     number = 0
-    while not client.is_blocked:
+    while not client.is_paused:
         worker.feed((client, messages(b"stuck", range(number, number + 5))))
         number += 5
     worker.feed((client, BEGIN + messages(b"stuck", range(number, number + 300)) + END))
@@ -261,7 +261,7 @@ def test_a_death_at_any_step_keeps_a_partly_waiting_slice() -> None:
     with kernels("pure"), new_slab(SMALL) as slab:
         worker = worker_of(slab, alpha=1)
         hog = worker.connect()
-        while not hog.is_blocked:
+        while not hog.is_paused:
             worker.feed((hog, datagram(b"stuck", b"9:" + bytes(3000))))
         worker.admission.on_disconnect(hog)
         client = worker.connect()

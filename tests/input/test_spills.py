@@ -157,7 +157,7 @@ def test_messages_after_an_attempt_wait_until_its_spill_file_is_fed_back(slab: S
     assert client.unprocessed
     worker.feed((other, messages(range(1000, 1010))))
     assert count_books(slab).received == 310
-    while client.is_blocked:
+    while client.is_paused:
         drain(worker, sink)
         worker.feed((client, b""))
     drain(worker, sink)
@@ -177,7 +177,7 @@ def test_a_disconnect_removes_the_clients_spill_file(slab: Slab) -> None:
     assert files_of(slab) == []
     assert_books(slab, 500, ABANDONED_ATTEMPT=500)
     worker.outcomes.count_outcomes()
-    assert client.flush_group.outstanding == 0
+    assert client.flush_group.outstanding_count == 0
     assert sum(event.count for event in worker.reported()) == 500
 
 
@@ -214,13 +214,13 @@ def test_an_attempt_waits_for_room_that_another_gives_back(slab: Slab) -> None:
     worker.feed((first, BEGIN), (second, BEGIN))
     for start in range(0, 1500, 50):
         worker.feed((first, messages(range(start, start + 50))), (second, messages(range(2000 + start, 2050 + start))))
-    assert first.is_blocked or second.is_blocked
+    assert first.is_paused or second.is_paused
     assert worker.row.counters[Counter.StreamInputSpillFull] > 0
-    waiting, done = (first, second) if first.is_blocked else (second, first)
+    waiting, done = (first, second) if first.is_paused else (second, first)
     worker.feed((done, END))
     drain(worker, sink)
     worker.feed((waiting, END))
-    assert not waiting.is_blocked
+    assert not waiting.is_paused
     drain(worker, sink)
     assert sorted(sink.numbers) == [*range(1500), *range(2000, 3500)]
     assert_books(slab, 3000)
@@ -233,7 +233,7 @@ def test_the_youngest_of_deadlocked_attempts_is_ended(slab: Slab) -> None:
     worker.now_ms += 10
     worker.feed((young, BEGIN))
     number = 0
-    while not (old.is_blocked and young.is_blocked):
+    while not (old.is_paused and young.is_paused):
         worker.feed((old, messages(range(number, number + 40))), (young, messages(range(9000, 9040))))
         number += 40
     worker.now_ms += 40_000
@@ -400,9 +400,9 @@ class Model:
 
     def settle(self) -> None:
         """Wait until all that was sent is taken in."""
-        while any(client.is_blocked for client in self.clients):
+        while any(client.is_paused for client in self.clients):
             drain(self.worker, self.sink)
-            self.worker.feed(*((client, b"") for client in self.clients if client.is_blocked))
+            self.worker.feed(*((client, b"") for client in self.clients if client.is_paused))
 
 
 @pytest.mark.exhaustive

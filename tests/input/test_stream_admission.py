@@ -46,8 +46,8 @@ def values(slab: Slab) -> list[bytes]:
     return [content.value for content in sorted(contents(slab), key=lambda content: content.arrival)]
 
 
-def is_blocked(client: StreamClientState) -> bool:
-    return client.is_blocked
+def is_paused(client: StreamClientState) -> bool:
+    return client.is_paused
 
 
 def filled(slab: Slab) -> list[bytes]:
@@ -144,7 +144,7 @@ def test_a_bad_message_affects_no_other(slab: Slab, name: str) -> None:
     assert not client.must_close
     assert_books(slab, 4, **{reason: 1})
     assert client.flush_group.discards == {DiscardReason[reason]: 1}
-    assert (client.flush_group.received, other.flush_group.received, other.flush_group.outstanding) == (3, 1, 1)
+    assert (client.flush_group.received, other.flush_group.received, other.flush_group.outstanding_count) == (3, 1, 1)
     assert counter(slab, Counter.UnixStreamInputForwardMsg) == 3
 
 
@@ -181,7 +181,7 @@ def test_messages_without_room_wait_in_order_when_clients_are_blocked(slab: Slab
     sent = [datagram(value=b"%06d" % number + bytes(3000)) for number in range(400)]
     for message in sent:
         worker.feed((client, message))
-    assert is_blocked(client)
+    assert is_paused(client)
     read: list[bytes] = []
     for _ in range(100):
         segments = [found.segment for found in sweep(slab, {RunState.FILLED})]
@@ -190,7 +190,7 @@ def test_messages_without_room_wait_in_order_when_clients_are_blocked(slab: Slab
         worker.now_ms += 10
         worker.feed((client, b""))
         worker.close_runs()
-        if not is_blocked(client) and not client.unprocessed:
+        if not is_paused(client) and not client.unprocessed:
             break
     read += filled(slab)
     assert [int(value[:6]) for value in read] == list(range(400))
@@ -198,7 +198,7 @@ def test_messages_without_room_wait_in_order_when_clients_are_blocked(slab: Slab
 
 
 def test_messages_without_room_are_discarded_when_configured(slab: Slab) -> None:
-    worker = StreamInput(slab, blocks=False, topics=[(b"t1", 1)])
+    worker = StreamInput(slab, senders_wait=False, topics=[(b"t1", 1)])
     client = worker.connect()
     worker.feed((client, datagram(value=bytes(3000)) * 400))
     assert not client.unprocessed
@@ -210,7 +210,7 @@ def test_messages_without_room_are_discarded_when_configured(slab: Slab) -> None
 
 def test_the_closed_runs_of_a_worker_are_published_when_an_attempt_finds_no_room(slab: Slab) -> None:
     """They hold memory that the router could free."""
-    worker = StreamInput(slab, blocks=False, topics=[(b"t1", 1)], max_attempt=2)
+    worker = StreamInput(slab, senders_wait=False, topics=[(b"t1", 1)], max_attempt=2)
     ordinary, fenced = worker.connect(), worker.connect()
     worker.admit((ordinary, datagram(value=bytes(3000))))
     worker.admit((ordinary, datagram(value=bytes(3000)) * 2))
@@ -268,14 +268,14 @@ def test_messages_over_a_quota_wait_in_order_for_the_next_interval(slab: Slab) -
     clients = [worker.connect(user=user) for user in (ALICE, ALICE, BOB)]
     worker.feed(*((client, three(who) + BARRIER) for who, client in enumerate(clients)))
     assert [client.paused_until_ms for client in clients] == [0, 100, 0]
-    assert [client.is_blocked for client in clients] == [False, True, False]
+    assert [client.is_paused for client in clients] == [False, True, False]
     assert [client for client, _ in worker.barriers] == [clients[0], clients[2]]
     assert values(slab) == [b"0:0", b"0:1", b"0:2", b"1:0", b"2:0", b"2:1", b"2:2"]
     worker.feed((clients[1], b""))
-    assert is_blocked(clients[1])
+    assert is_paused(clients[1])
     worker.now_ms = 100
     worker.feed((clients[1], b""))
-    assert not is_blocked(clients[1])
+    assert not is_paused(clients[1])
     assert (clients[1].paused_until_ms, bytes(clients[1].unprocessed)) == (0, b"")
     assert values(slab)[-2:] == [b"1:1", b"1:2"]
     assert len(worker.barriers) == 3
@@ -290,7 +290,7 @@ def test_tcp_has_a_quota_of_its_own_or_none(slab: Slab, tcp: int | None) -> None
     client = worker.connect(TCP, user=TCP_USER)
     worker.feed((client, three(0)))
     assert len(values(slab)) == tcp or 3
-    assert client.is_blocked == (tcp is not None)
+    assert client.is_paused == (tcp is not None)
 
 
 def test_workers_share_a_quota(slab: Slab) -> None:
@@ -299,7 +299,7 @@ def test_workers_share_a_quota(slab: Slab) -> None:
     clients = [worker.connect(user=ALICE) for worker in workers]
     for worker, client in zip(workers, clients, strict=True):
         worker.feed((client, three(0)))
-    assert [client.is_blocked for client in clients] == [False, True]
+    assert [client.is_paused for client in clients] == [False, True]
     assert len(values(slab)) == 5
 
 
@@ -309,7 +309,7 @@ def test_messages_within_the_quota_wait_only_for_room(slab: Slab) -> None:
     client = worker.connect(user=ALICE)
     worker.feed((client, datagram(value=bytes(4000)) * 200))
     assert 0 < len(values(slab)) < 150
-    assert client.is_blocked
+    assert client.is_paused
     assert client.paused_until_ms == 0
     assert read_senders(slab)[ALICE].waited == 0
     assert counter(slab, Counter.StreamInputOverQuota) == 0
@@ -320,7 +320,7 @@ def test_a_quota_applies_in_a_slab_without_room(slab: Slab) -> None:
     worker = StreamInput(slab, rules=quota(10_000))
     client = worker.connect(user=ALICE)
     worker.feed((client, datagram(value=bytes(4000)) * 200))
-    assert client.is_blocked
+    assert client.is_paused
     assert client.paused_until_ms == 0
     taken = len(values(slab))
     assert read_senders(slab)[ALICE].received == taken < 200

@@ -258,7 +258,7 @@ def test_unfinished_messages_wait_in_turn_when_their_memory_is_used_up(tmp_path:
         for client, message in zip(clients, messages, strict=True):
             client.sendall(message[:10_000])
             serve_all(worker)
-        waiting = [each for each in worker._connections._connections.values() if each.is_waiting]
+        waiting = [each for each in worker._connections._connections.values() if each.awaits_grant]
         assert len(waiting) == 6
         for client, message in reversed([*zip(clients, messages, strict=True)]):
             client.sendall(message[10_000:])

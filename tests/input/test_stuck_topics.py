@@ -34,14 +34,14 @@ ALICE: Final = 1001
 
 
 def stuck_worker(
-    slab: Slab, *, blocks: bool = True, rules: SenderRules = NO_RULES
+    slab: Slab, *, senders_wait: bool = True, rules: SenderRules = NO_RULES
 ) -> tuple[StreamInput, StreamClientState]:
     """Create a worker with one topic at its threshold, and the client of the waiting messages."""
-    worker = StreamInput(slab, topics=TOPICS, blocks=blocks, alpha=16, rules=rules)
+    worker = StreamInput(slab, topics=TOPICS, senders_wait=senders_wait, alpha=16, rules=rules)
     client = worker.connect(user=ALICE)
     for _ in range(GEOMETRY.chunks):
         worker.feed((client, datagram(b"stuck", LARGE)))
-        if client.is_blocked:
+        if client.is_paused:
             break
     return worker, client
 
@@ -62,11 +62,11 @@ def values(slab: Slab) -> list[bytes]:
 def test_only_the_connection_that_sends_to_the_stuck_topic_waits() -> None:
     with new_slab(GEOMETRY) as slab:
         worker, client = stuck_worker(slab)
-        assert (client.is_blocked, client.stuck_topic) == (True, b"stuck")
+        assert (client.is_paused, client.stuck_topic) == (True, b"stuck")
         other = worker.connect()
         for number in range(50):
             worker.feed((other, datagram(b"other", b"%d" % number)))
-        assert not other.is_blocked
+        assert not other.is_paused
         assert values(slab) == [b"%d" % number for number in range(50)]
         assert not worker.admission.may_resume(client, worker.now_ms)
         assert count_books(slab).discarded == {}
@@ -79,7 +79,7 @@ def test_waiting_messages_are_admitted_in_order_after_delivery() -> None:
         deliver(worker)
         assert worker.admission.may_resume(client, worker.now_ms)
         worker.feed((client, b"".join(datagram(b"stuck", b"%d" % number) for number in range(3)) + BARRIER))
-        assert (client.is_blocked, bytes(client.unprocessed), bytes(client.postponed)) == (False, b"", b"")
+        assert (client.is_paused, bytes(client.unprocessed), bytes(client.postponed)) == (False, b"", b"")
         assert values(slab) == [b"0", b"1", b"2"]
         assert worker.barriers == [(client, BARRIER)]
 
@@ -90,7 +90,7 @@ def test_messages_of_other_topics_overtake_waiting_ones_but_barriers_do_not() ->
         mixed, other = worker.connect(), worker.connect()
         first = datagram(b"stuck", LARGE) + datagram(b"other", b"past") + datagram(b"stuck", b"small")
         worker.feed((mixed, first + BARRIER + datagram(b"other", b"behind")), (other, datagram(b"other", b"theirs")))
-        assert (mixed.is_blocked, other.is_blocked) == (True, False)
+        assert (mixed.is_paused, other.is_paused) == (True, False)
         assert values(slab) == [b"past", b"theirs"]
         assert worker.barriers == []
         assert mixed.flush_group.received == 1
@@ -98,7 +98,7 @@ def test_messages_of_other_topics_overtake_waiting_ones_but_barriers_do_not() ->
         assert (books.balanced, books.discarded) == (True, {})
         deliver(worker)
         worker.feed((mixed, b""))
-        assert (mixed.is_blocked, worker.barriers) == (False, [(mixed, BARRIER)])
+        assert (mixed.is_paused, worker.barriers) == (False, [(mixed, BARRIER)])
         assert [value for value in values(slab) if value in {b"small", b"behind"}] == [b"small", b"behind"]
         assert count_books(slab).discarded == {}
 
@@ -111,14 +111,14 @@ def test_waiting_messages_count_once_in_the_quota() -> None:
             worker.feed((client, b""))
         deliver(worker)
         worker.feed((client, datagram(b"stuck", b"last")))
-        assert not client.is_blocked
+        assert not client.is_paused
         assert read_senders(slab)[ALICE] == SenderSums(received=worker.row.counters[Counter.MsgReceived])
 
 
 def test_discard_mode_discards_messages_over_the_topics_share() -> None:
     with new_slab(GEOMETRY) as slab:
-        worker, client = stuck_worker(slab, blocks=False)
-        assert not client.is_blocked
+        worker, client = stuck_worker(slab, senders_wait=False)
+        assert not client.is_paused
         books = count_books(slab)
         assert books.balanced
         assert books.discarded.keys() == {"TOPIC_OVER_SHARE"}
@@ -135,8 +135,8 @@ def test_a_successor_continues_numbering_after_waiting_messages() -> None:
         assert again.row.counters[Counter.MsgReceived] == received
         late = again.connect()
         again.feed((late, datagram(b"stuck", LARGE)))
-        assert late.is_blocked
-        assert client.is_blocked
+        assert late.is_paused
+        assert client.is_paused
 
 
 ATTEMPT: Final = encode_begin("job") + datagram(b"stuck", LARGE) * 10 + encode_end()
@@ -153,11 +153,11 @@ def test_completed_attempts_of_a_stuck_topic_leave_room_for_others(max_spill: in
             worker.spill_feed.feed(worker.now_ms)
             worker.now_ms += 10
             assert not client.must_close
-            sent += 0 if client.is_blocked else 10
+            sent += 0 if client.is_paused else 10
         assert worker.pool.free_count > GEOMETRY.chunks // 8
         other = worker.connect()
         worker.feed((other, datagram(b"other", b"x")))
-        assert (other.is_blocked, values(slab)) == (False, [b"x"])
+        assert (other.is_paused, values(slab)) == (False, [b"x"])
         books = count_books(slab)
         assert (books.balanced, books.discarded) == (True, {})
         assert books.received >= sent + 1
@@ -170,11 +170,11 @@ def test_an_attempt_that_waits_for_its_topic_is_whole_after_delivery() -> None:
         client = worker.connect()
         frame = b"".join(datagram(b"stuck", b"%d" % number) for number in range(3))
         worker.feed((client, encode_begin("job") + datagram(b"stuck", LARGE) + frame + encode_end()))
-        assert (client.is_blocked, client.stuck_topic) == (True, b"stuck")
+        assert (client.is_paused, client.stuck_topic) == (True, b"stuck")
         deliver(worker)
         assert worker.admission.may_resume(client, worker.now_ms)
         worker.feed((client, b""))
-        assert (client.is_blocked, client.attempt, values(slab)) == (False, None, [b"0", b"1", b"2"])
+        assert (client.is_paused, client.attempt, values(slab)) == (False, None, [b"0", b"1", b"2"])
 
 
 @pytest.mark.parametrize("max_spill", [0, 64 << 20])
@@ -183,11 +183,11 @@ def test_a_small_message_of_an_attempt_does_not_pass_a_large_one_over_the_share(
         worker = StreamInput(slab, topics=TOPICS, alpha=16, max_spill=max_spill)
         first, client = worker.connect(), worker.connect()
         worker.feed((first, datagram(b"stuck", LARGE) * 209))  # 210 is the threshold
-        assert not first.is_blocked
+        assert not first.is_paused
         frame = encode_begin("job") + datagram(b"stuck", bytes(20_000)) + datagram(b"stuck", b"after")
         worker.feed((client, frame))
         assert client.attempt is not None
-        assert (client.is_blocked, client.attempt.spill is not None) == (not max_spill, bool(max_spill))
+        assert (client.is_paused, client.attempt.spill is not None) == (not max_spill, bool(max_spill))
         assert values(slab) == []
         worker.now_ms += MAX_SEARCH_PAUSE_MS
         worker.feed((worker.connect(), datagram(b"stuck", b"after")))
@@ -219,7 +219,7 @@ def test_a_large_message_finds_room_in_a_slab_without_a_backlog(alpha: int, part
             worker.feed((client, datagram(b"other", b"small") + data))
             deliver(worker)
             worker.feed((client, b""))
-            assert not client.is_blocked
+            assert not client.is_paused
             deliver(worker)
         assert count_books(slab).discarded == {}
 
@@ -228,10 +228,10 @@ def test_a_reload_to_discard_ends_the_wait_for_a_stuck_topic() -> None:
     with new_slab(GEOMETRY) as slab:
         worker, client = stuck_worker(slab)
         assert not worker.admission.may_resume(client, worker.now_ms)
-        worker.admission.apply_limits(2_000_000, blocks=False)
+        worker.admission.apply_limits(2_000_000, senders_wait=False)
         assert worker.admission.may_resume(client, worker.now_ms)
         worker.feed((client, b""))
-        assert (client.is_blocked, count_books(slab).discarded) == (False, {"TOPIC_OVER_SHARE": 1})
+        assert (client.is_paused, count_books(slab).discarded) == (False, {"TOPIC_OVER_SHARE": 1})
 
 
 def test_replaced_timestamps_of_messages_that_wait_count_once() -> None:
@@ -240,7 +240,7 @@ def test_replaced_timestamps_of_messages_that_wait_count_once() -> None:
         worker = StreamInput(slab, topics=TOPICS, alpha=16, windows=lambda _: window)
         client, sent = worker.connect(), 0
         worker.now_ms = 10**12
-        while not client.is_blocked:
+        while not client.is_paused:
             worker.feed((client, datagram(b"stuck", LARGE, timestamp=5)))
             sent += 1
         for _ in range(20):

@@ -22,14 +22,14 @@ LIMITS: Final = UnfinishedLimits(total=4 * LARGE, per_user=2 * LARGE, timeout_ms
 READ, WAIT, CLOSE = ReadDecision.READ, ReadDecision.WAIT, ReadDecision.CLOSE
 
 
-def client(user: int = 1, received: int = 1000, wanted: int = LARGE) -> StreamClientState:
+def client(user: int = 1, received: int = 1000, full_size: int = LARGE) -> StreamClientState:
     return StreamClientState(
-        UNIX, FlushGroup(0), user=user, origin=user, unprocessed=bytearray(received), wanted=wanted
+        UNIX, FlushGroup(0), user=user, origin=user, unprocessed=bytearray(received), full_size=full_size
     )
 
 
 def complete(messages: UnfinishedMessages, some: StreamClientState) -> None:
-    some.unprocessed, some.wanted = bytearray(), 0
+    some.unprocessed, some.full_size = bytearray(), 0
     assert messages.update(some, 0) is READ
 
 
@@ -47,7 +47,7 @@ def test_waiting_messages_get_grants_in_order_when_a_large_one_is_first() -> Non
     messages = UnfinishedMessages(LIMITS._replace(per_user=4 * LARGE))
     running = [client() for _ in range(4)]
     assert [messages.update(each, 0) for each in running] == [READ] * 4
-    large, small = client(wanted=2 * LARGE), client()
+    large, small = client(full_size=2 * LARGE), client()
     assert [messages.update(each, 0) for each in (large, small)] == [WAIT, WAIT]
     complete(messages, running[0])
     assert messages.grant_waiting(0) == []
@@ -59,16 +59,16 @@ def test_waiting_messages_get_grants_in_order_when_a_large_one_is_first() -> Non
 
 def test_a_connection_is_closed_when_bytes_without_a_grant_exceed_the_limit_of_its_user() -> None:
     messages = UnfinishedMessages(LIMITS)
-    pieces = [client(received=MIN_READ, wanted=0) for _ in range(4)]
+    pieces = [client(received=MIN_READ, full_size=0) for _ in range(4)]
     assert [messages.update(each, 0) for each in pieces] == [READ, READ, READ, CLOSE]
-    assert messages.update(client(user=2, received=MIN_READ, wanted=0), 0) is READ
+    assert messages.update(client(user=2, received=MIN_READ, full_size=0), 0) is READ
     messages.remove(pieces[0])
     assert messages.update(pieces[3], 0) is READ
 
 
 def test_a_message_is_idle_when_it_does_not_grow_unless_it_waits_for_a_grant() -> None:
     messages = UnfinishedMessages(LIMITS)
-    growing, idle, small, also, waiting = client(), client(), client(user=2, wanted=0), client(user=2), client()
+    growing, idle, small, also, waiting = client(), client(), client(user=2, full_size=0), client(user=2), client()
     assert [messages.update(each, 0) for each in (growing, idle, small, also, waiting)] == [READ] * 4 + [WAIT]
     assert messages.update(growing, 900) is READ
     assert messages.find_idle(1000) == []
@@ -77,8 +77,8 @@ def test_a_message_is_idle_when_it_does_not_grow_unless_it_waits_for_a_grant() -
 
 def test_a_paused_client_has_no_unfinished_message() -> None:
     messages = UnfinishedMessages(LIMITS)
-    paused = client(received=9 * LARGE, wanted=0)
-    paused.is_blocked = True
+    paused = client(received=9 * LARGE, full_size=0)
+    paused.is_paused = True
     assert messages.update(paused, 0) is READ
     assert messages.find_idle(9999) == []
 
@@ -103,19 +103,19 @@ def test_memory_stays_within_the_limits_and_returns_to_zero_in_any_order(
     messages = UnfinishedMessages(LIMITS)
     clients: dict[int, StreamClientState] = {}
     granted: set[StreamClientState] = set()
-    for who, user, received, wanted in steps:
+    for who, user, received, full_size in steps:
         some = clients.setdefault(who, client(user))
-        some.unprocessed, some.wanted = bytearray(received), wanted if received else 0
+        some.unprocessed, some.full_size = bytearray(received), full_size if received else 0
         decision = messages.update(some, 0)
         granted.discard(some)
-        if decision is READ and some.wanted:
+        if decision is READ and some.full_size:
             granted.add(some)
         if decision is CLOSE:
             messages.remove(clients.pop(who))
         granted.update(messages.grant_waiting(0))
-        assert sum(each.wanted for each in granted) <= LIMITS.total
+        assert sum(each.full_size for each in granted) <= LIMITS.total
         for one in (1, 2):
-            assert sum(each.wanted for each in granted if each.origin == one) <= LIMITS.per_user
+            assert sum(each.full_size for each in granted if each.origin == one) <= LIMITS.per_user
     for some in list(clients.values()):
         complete(messages, some)
         for now_granted in messages.grant_waiting(0):

@@ -8,7 +8,7 @@ from bruce_mp.discards.events import DiscardEvent
 from bruce_mp.discards.reporter import DiscardReporter
 from bruce_mp.input.barriers import Barriers
 from bruce_mp.input.fenced_attempts import FencedAttempts
-from bruce_mp.input.flush_groups import FlushGroups, Outcomes
+from bruce_mp.input.flush_groups import FlushGroups, OutcomeCounter
 from bruce_mp.input.sender_quotas import SenderQuotas, SenderRules
 from bruce_mp.input.spill_feed import SpillFeed
 from bruce_mp.input.spills import Spills
@@ -67,7 +67,7 @@ class StreamInput:
         slab: Slab,
         *,
         max_size: int = 2_000_000,
-        blocks: bool = True,
+        senders_wait: bool = True,
         topics: Sequence[tuple[bytes, int]] = (),
         linger_ms: int = 1000,
         row: int = WORKER_ROW,
@@ -85,8 +85,8 @@ class StreamInput:
             table.add(name, partitions)
         self.row = ProcessRow.recover(slab, row)
         self.flush_groups = FlushGroups()
-        self.outcomes = Outcomes(slab, self.flush_groups)
-        journal = JournalProgress(slab, row) if keeps_journal else None
+        self.outcomes = OutcomeCounter(slab, self.flush_groups)
+        journal = JournaledTickets(slab, row) if keeps_journal else None
         self.waiting = Barriers(self.outcomes, self.flush_groups, self._answer, journal)
         self.inquiries: list[InquiryAnswer] = []
         self.answers: list[tuple[StreamClientState, BarrierAnswer]] = []
@@ -125,7 +125,7 @@ class StreamInput:
             attempts=self.attempts,
             on_completed=self.completed.extend,
             max_size=max_size,
-            blocks=blocks,
+            senders_wait=senders_wait,
             quotas=SenderQuotas(rules, slab, row, [row, *peers]),
         )
         self.now_ms = 1
