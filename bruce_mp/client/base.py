@@ -34,7 +34,7 @@ __all__ = ["Client", "Stats", "check_path", "new_socket"]
 
 ErrorMode = Literal["raise", "count"]
 
-Accept = Callable[
+AcceptFunction = Callable[
     [bytes | str, Buffer | None, Buffer | None, int | None, int | None, "Sequence[HeaderInput]", bool], bool
 ]
 """A function with the parameters of `Client.send()`, in the same order; it returns True if it accepted the message."""
@@ -68,7 +68,7 @@ class Client(ABC):
 
     timeout: float | None
     """Longest wait of `send()` in seconds; `None` waits without limit."""
-    _accept: Accept
+    _accept: AcceptFunction
     """The fast path of `send()`, from `client/kernels`.  If it returns False, `send()` takes the slow path."""
 
     def __init__(self, destination: str, errors: ErrorMode, max_message: int, limit_advice: str) -> None:
@@ -156,11 +156,9 @@ class Client(ABC):
         """Send the buffered messages at the end of the interpreter, if the client was not closed."""
 
     def _waiting_count(self) -> int:
-        """Return the number of messages in the client's buffer."""
         return 0
 
     def _connection_count(self) -> int:
-        """Return the number of connections that the client has opened."""
         return 0
 
     @abstractmethod

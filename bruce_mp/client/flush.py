@@ -76,8 +76,10 @@ class FlushRequest:
     """The barrier of one flush. Its answer repeats the random `token`; `frame` is the encoded barrier."""
 
     def __init__(self, level: LevelName, deadline: Deadline) -> None:
-        left = deadline.remaining_s()
-        limit_ms = MAX_LIMIT_MS if left is None else min(int(left * 1000 * DAEMON_FRACTION), MAX_LIMIT_MS)
+        remaining_s = deadline.remaining_s()
+        limit_ms = MAX_LIMIT_MS
+        if remaining_s is not None:
+            limit_ms = min(int(remaining_s * 1000 * DAEMON_FRACTION), MAX_LIMIT_MS)
         self.token = os.urandom(TOKEN_BYTES)
         self.frame = encode_barrier(self.token, Level[level.upper()], limit_ms)
 
@@ -124,12 +126,11 @@ class UnflushedMessages:
         self._ended_connection_count = 0
         self._written_count = 0
         self._uncertain_count = 0
-        """Number of messages with an unknown outcome."""
+        """Number of messages of broken connections, until a FlushError reports them."""
         self._flushed_counts = ZERO_COUNTS
         """The daemon's answer to the last flush of the connection."""
 
     def on_written(self, message_count: int) -> None:
-        """Count messages written to the connection."""
         self._written_count += message_count
 
     def on_connection_ended(self) -> None:
@@ -169,13 +170,13 @@ class UnflushedMessages:
         return outcome
 
 
-def _difference(now: BarrierAnswer, before: BarrierAnswer) -> Outcome:
-    """Return the counts of the answer `now` minus those of `before`, an earlier answer on the same connection."""
-    reasons = {_reason_name(reason): count - before.reasons.get(reason, 0) for reason, count in now.reasons.items()}
+def _difference(later: BarrierAnswer, earlier: BarrierAnswer) -> Outcome:
+    """Return the counts of an answer minus those of an earlier answer on the same connection."""
+    reasons = {_reason_name(reason): count - earlier.reasons.get(reason, 0) for reason, count in later.reasons.items()}
     return Outcome(
-        now.received - before.received,
-        now.delivered - before.delivered,
-        now.discarded - before.discarded,
+        later.received - earlier.received,
+        later.delivered - earlier.delivered,
+        later.discarded - earlier.discarded,
         {name: count for name, count in reasons.items() if count},
     )
 

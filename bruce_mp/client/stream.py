@@ -98,8 +98,8 @@ class _ConnectedClient(Client):
     def _initialize(self) -> None:
         self._lock = threading.Lock()
         self._flush_lock = threading.Lock()  # one flush at a time
-        self._wake = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._wakeup = threading.Event()
+        self._writer_thread: threading.Thread | None = None
         self._outgoing = SendBuffer(self._lock, self._max_message)
         self._accept = self._outgoing.accept
         self._sent = self._sent_bytes = 0
@@ -292,23 +292,23 @@ class _ConnectedClient(Client):
     # --- the writer thread --------------------------------------------------------------------------------------------
 
     def _wake_writer(self) -> None:
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run_writer, name="bruce-client", daemon=True)
-            self._thread.start()
-        self._wake.set()
+        if self._writer_thread is None:
+            self._writer_thread = threading.Thread(target=self._run_writer, name="bruce-client", daemon=True)
+            self._writer_thread.start()
+        self._wakeup.set()
 
     def _run_writer(self) -> None:
         pause_s = self._linger
         while not self._closed:
-            self._wake.wait()
+            self._wakeup.wait()
             self._link.sleep(pause_s)
             with self._exclusive(NO_LIMIT):
-                self._wake.clear()
+                self._wakeup.clear()
                 with suppress(SendError):
                     self._write(Deadline(0))
                 is_stuck = bool(self._outgoing)
             if is_stuck:
-                self._wake.set()
+                self._wakeup.set()
             pause_s = max(self._linger, RETRY_S) if is_stuck else self._linger
 
     # --- flushing ----------------------------------------------------------------------------------------------------
@@ -380,7 +380,7 @@ class _ConnectedClient(Client):
         with self._exclusive(NO_LIMIT):
             self._link.close()
             lost_count = self._outgoing.clear()
-        self._wake.set()
+        self._wakeup.set()
         if lost_count:
             subject = "1 message was" if lost_count == 1 else f"{lost_count} messages were"
             closed = ClientClosedError(f"{subject} not sent before the client closed: {failure or self._destination}")

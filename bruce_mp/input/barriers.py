@@ -104,7 +104,6 @@ class Barriers:
 
     @property
     def has_durable_barrier(self) -> bool:
-        """Return True if a durable barrier is pending."""
         return any(each.is_durable for each in self._pending)
 
     @property
@@ -169,7 +168,7 @@ class Barriers:
                 self._send_answer(each.client, each.token, BarrierStatus.TIMED_OUT, each.last_group)
             else:
                 still_pending.append(each)
-        clients = self.clients  # includes the clients that just got their answers
+        clients = self.clients  # with the clients that just got their answers
         self._pending = still_pending
         for client in clients:
             self._merge_finished(client)

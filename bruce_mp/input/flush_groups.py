@@ -54,12 +54,11 @@ class FlushGroup:
         return self.received - self.delivered - self.discards.total()
 
     def discard(self, reason: DiscardReason, count: int = 1) -> None:
-        """Count messages that were received and are discarded."""
         self.discards[reason] += count
 
 
 class FlushGroupOwner(Protocol):
-    """The fields of a stream client (`stream_client.py`) that its flush groups need."""
+    """The fields of a stream client (`stream_client.py`) that this module needs."""
 
     flush_group: FlushGroup
     earlier_groups: list[FlushGroup]

@@ -129,10 +129,9 @@ class StreamAdmission:
         return self._lanes.may_grow(client.stuck_topic, chunks_for(len(client.unprocessed)), now_ms)
 
     def _admit_portion(self, buffer: memoryview, portion: Portion, batch: StreamBatch, now_ms: int) -> StreamBatch:
-        """Split a client's bytes, add its messages to a batch and handle its frames.
+        """Add a client's messages to a batch, handle its frames, and return the batch for further messages.
 
-        Stop at incomplete or malformed data, or at the first message that must wait.  Return the batch for further
-        messages.
+        Stop at incomplete or malformed data, or at the first message that must wait.
         """
         client, offset, end = portion
         client.is_paused, client.paused_until_ms, client.stuck_topic = False, 0, b""
@@ -250,14 +249,13 @@ class StreamAdmission:
         return count if remaining is None else min(remaining + client.precounted_count, count)
 
     def _count_in_quota(self, client: StreamClientState, added_count: int, now_ms: int) -> None:
-        """Count added messages in the user's quota, except for those that it counts already."""
+        """Count added messages in the user's quota, except for the `precounted_count` ones."""
         counted_before = min(added_count, client.precounted_count)
         client.precounted_count -= counted_before
         if added_count > counted_before and self._quotas.is_active:
             self._quotas.record_received(client.user, added_count - counted_before, now_ms)
 
     def _pause_for_quota(self, client: StreamClientState, now_ms: int) -> None:
-        """Pause a client until the next interval of its user's quota."""
         client.paused_until_ms = self._quotas.next_interval_start_ms(now_ms)
         self._quotas.warn_over_quota(client.user, "connections are not read before the next interval")
         self._quotas.add_sums(client.user, SenderSums(waited=1), now_ms)
@@ -276,26 +274,23 @@ class StreamAdmission:
         while added_count < len(extents):
             more = extents[added_count:] if added_count else extents
             largest = max(map(length_of, more))
-            room = batch.room_for(self._pool, more, largest)
-            if not room and batch.extents:  # the estimate is cautious: append the batch, and estimate again
+            fitting_count = batch.count_fitting(self._pool, more, largest)
+            if not fitting_count and batch.extents:  # the estimate is cautious: append the batch, and estimate again
                 self._append_batch(buffer, batch, now_ms)
                 batch = StreamBatch(batch.attempt, keeps_timestamps=batch.keeps_timestamps)
                 if client.must_close or client.postponed:
                     return batch, added_count
                 continue
-            if not room:
+            if not fitting_count:
                 break
-            batch.add(client, more if room >= len(more) else more[:room], largest)
-            added_count += room
+            batch.add(client, more if fitting_count >= len(more) else more[:fitting_count], largest)
+            added_count += fitting_count
         return batch, added_count
 
     def _add_to_spill(
         self, buffer: memoryview, batch: StreamBatch, client: StreamClientState, extents: Extents, now_ms: int
     ) -> tuple[StreamBatch, int]:
-        """Add all messages to a batch for a spill file; if spill files have no room, add none.
-
-        In that case the client waits, or its attempt ends.
-        """
+        """Add all messages to a batch for a spill file; without room for all, pause the client or end its attempt."""
         attempt = batch.attempt
         assert attempt is not None  # only attempts spill
         size = batch.size + sum(map(length_of, extents))

@@ -77,22 +77,22 @@ class StreamBatch:
             self.sources += [client.flush_group.number] * len(extents)
             self.largest = max(self.largest, largest)
 
-    def room_for(self, pool: ChunkPool, more: Extents, largest: int) -> int:
+    def count_fitting(self, pool: ChunkPool, more: Extents, largest: int) -> int:
         """Return how many messages of `more`, of at most `largest` bytes each, find room in addition to the batch."""
         if chunks_for(largest) > pool.capacity:
-            return self._room_before_oversized(pool, more)
+            return self._count_before_oversized(pool, more)
         _, first_size = (self.extents or more)[0]
         count, largest = len(self.extents) + len(more), max(largest, self.largest)
         return max(0, count_fitting_messages(pool, count, largest, first_size) - len(self.extents))
 
-    def _room_before_oversized(self, pool: ChunkPool, more: Extents) -> int:
+    def _count_before_oversized(self, pool: ChunkPool, more: Extents) -> int:
         """Return how many messages find room before the first message of `more` that is larger than the pool.
 
         If no message precedes it, return 1: the large message joins the batch, and the lanes then refuse it.
         """
         oversized = next(index for index, (_, size) in enumerate(more) if chunks_for(size) > pool.capacity)
         before = more[:oversized]
-        return self.room_for(pool, before, max(map(length_of, before))) if before else 1
+        return self.count_fitting(pool, before, max(map(length_of, before))) if before else 1
 
     def sender_of(self, index: int) -> tuple[StreamClientState, FlushGroup]:
         """Return the client and the flush group of the message at an index of the batch."""

@@ -84,13 +84,13 @@ class UnfinishedMessages:
 
     def update(self, client: StreamClientState, now_ms: int) -> ReadDecision:
         """Record the bytes that have arrived of a client's unfinished message, and decide about its connection."""
-        known = self._usages.get(client)
+        usage = self._usages.get(client)
         if not client.unprocessed or client.is_paused:  # there is no unfinished message
-            if known is not None:
+            if usage is not None:
                 self.remove(client)
             return ReadDecision.READ
-        if known is not None and known.is_granted and known.size == client.full_size:  # the grant is for this message
-            known.last_byte_ms = now_ms
+        if usage is not None and usage.is_granted and usage.size == client.full_size:  # the grant is for this message
+            usage.last_byte_ms = now_ms
             return ReadDecision.READ
         self.remove(client)
         if client.full_size > MIN_READ and self._add(client, client.full_size, now_ms, is_granted=True):

@@ -89,7 +89,6 @@ class UniqueAttempts:
 
     @property
     def has_unsettled(self) -> bool:
-        """Return True if a completed attempt has messages without outcomes."""
         return bool(self._unsettled)
 
     # --- begin and end -----------------------------------------------------------------------------------------------
