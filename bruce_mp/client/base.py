@@ -60,19 +60,19 @@ class Stats:
 
 
 class Client(ABC):
-    """Sender of messages to a daemon. Threads may share it, and it may cross a `fork()`.
+    """Sender of messages to a daemon. Threads may share a client, and a child may use it after a `fork()`.
 
     If a message cannot be sent, `stats()` counts it as dropped. Then `send()` raises a `SendError` if `errors` is
     "raise", and returns False if `errors` is "count".
     """
 
     timeout: float | None
-    """Longest wait of `send()` in seconds; `None` waits without limit."""
+    """Longest wait of `send()` in seconds; None: without limit."""
     _accept: AcceptFunction
     """The fast path of `send()`, from `client/kernels`.  If it returns False, `send()` takes the slow path."""
 
     def __init__(self, destination: str, errors: ErrorMode, max_message: int, limit_advice: str) -> None:
-        """`limit_advice` ends the error text of a message that is larger than `max_message`."""
+        """`limit_advice` is the end of the error text for a message of more than `max_message` bytes."""
         self._destination = destination
         self._errors = errors
         self._max_message = max_message

@@ -52,7 +52,7 @@ class ReconnectingLink:
         self._address = address
         self._so_sndbuf = so_sndbuf
         self._socket: socket.socket | None = None
-        self._read_from: socket.socket | None = None
+        self._socket_being_read: socket.socket | None = None
         """The connection from which a thread reads without the lock; None if no thread does."""
         self._reader = AnswerReader()
         self._next_try_s = 0.0
@@ -173,14 +173,14 @@ class ReconnectingLink:
     def begin_reading(self) -> tuple[socket.socket, AnswerReader]:
         """Return the connection and its answer reader; the caller may use both without the lock until `end_reading`."""
         assert self._socket is not None
-        self._read_from = self._socket
+        self._socket_being_read = self._socket
         return self._socket, self._reader
 
     def end_reading(self) -> None:
         """End the use that `begin_reading` allowed; close the connection if `disconnect` has dropped it since then."""
-        if self._read_from is not None and self._read_from is not self._socket:
-            self._read_from.close()
-        self._read_from = None
+        if self._socket_being_read is not None and self._socket_being_read is not self._socket:
+            self._socket_being_read.close()
+        self._socket_being_read = None
 
     # --- disconnecting -----------------------------------------------------------------------------------------------
 
@@ -189,7 +189,7 @@ class ReconnectingLink:
         dropped, self._socket = self._socket, None
         if dropped is None:
             return False
-        if dropped is self._read_from:
+        if dropped is self._socket_being_read:
             _shut_down(dropped, socket.SHUT_RDWR)  # the reading thread wakes up, and closes the socket
         else:
             dropped.close()
@@ -208,7 +208,7 @@ class ReconnectingLink:
     def close(self) -> None:
         """Close the connection, and never reconnect."""
         self._closed.set()
-        if self._socket is not None and self._socket is not self._read_from:
+        if self._socket is not None and self._socket is not self._socket_being_read:
             _shut_down(self._socket, socket.SHUT_WR)
             with suppress(OSError):
                 # Read answers first: a close with unread data resets a TCP connection, and so discards sent messages.
@@ -221,7 +221,7 @@ class ReconnectingLink:
 
     def abandon_after_fork(self) -> None:
         """Close the sockets that a forked child has inherited; the connections of the parent stay open."""
-        for inherited in (self._socket, self._read_from):
+        for inherited in (self._socket, self._socket_being_read):
             if inherited is not None:
                 inherited.close()
 

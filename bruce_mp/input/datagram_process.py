@@ -147,10 +147,7 @@ class _DatagramInput(InputShell):
         return allowance.pause_s
 
     def _next_allowance(self, next_size: int) -> Allowance:
-        """Return the allowance for the next turn, and reserve chunks for it.
-
-        `next_size` is the length of the first waiting datagram; it is 0 if `_senders_wait` is False.
-        """
+        """Return the allowance for the next turn; `next_size` is as in `Backpressure.next_allowance`."""
         if not self._senders_wait:
             return self._backpressure.next_allowance(next_size)
         if self._thresholds.must_pause(steady_ms()):

@@ -45,9 +45,9 @@ __all__ = ["NOT_ALLOWED", "NOT_UNDERSTOOD", "SHUTDOWN", "UNREAD", "Attempt", "En
 
 log = logging.getLogger(__name__)
 _LINGER_MS: Final = 1 << 40
-"""Linger of an attempt's lanes: longer than any attempt lasts, so that it never closes a run."""
+"""Linger of an attempt's lanes.  It is longer than any attempt, so no run is closed because its linger has passed."""
 _MAX_NUMBER: Final = 0xFFFFFFFF
-"""The largest attempt number that fits into a chunk header; there, 0 means that the chunk is of no attempt."""
+"""The largest attempt number that fits into a chunk header; 0 in the header = no attempt."""
 _MAX_WAIT_MS: Final = 30_000
 """Longest wait of an attempt for room that spill files of other attempts hold; the oldest one waits without limit."""
 

@@ -67,7 +67,7 @@ class RunPublisher:
         self.publish(self._lanes.drain_closed())
 
     def publish_ready(self, now_ms: int) -> None:
-        """Do the same as `publish_closed` if it is time to publish (`Lanes.drain_ready`)."""
+        """Publish all closed runs, but only if it is time to publish (`Lanes.drain_ready`)."""
         self.publish(self._lanes.drain_ready(now_ms))
 
     def publish_open_runs(self) -> None:

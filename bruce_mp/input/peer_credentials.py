@@ -52,7 +52,7 @@ def admit_peer(peer_socket: socket.socket, quotas: SenderQuotas, now_ms: int) ->
 
     A TCP peer is always admitted, because its user is unknown.
     """
-    if peer_socket.family != socket.AF_UNIX or quotas.rules.allowed is None:
+    if peer_socket.family != socket.AF_UNIX or quotas.rules.allow_list is None:
         return True
     pid, uid, gid = _credentials_of(peer_socket)
     if quotas.admits(uid, (gid, *_groups_of(peer_socket))):

@@ -41,18 +41,18 @@ _DEFAULT_INTERVAL_MS: Final = 1000
 
 
 class SenderRules(NamedTuple):
-    """The rules of an input; None = no allow list, or no quotas.
+    """The rules of an input; `section` is the name of the configuration section that has the allow list.
 
-    `section` is the name of the configuration section that has the allow list.
+    `allow_list` is None if all users are allowed; `limits` is None if there are no quotas.
     """
 
     section: str
-    allowed: AllowList | None
+    allow_list: AllowList | None
     limits: QuotaLimits | None
 
     @property
     def is_active(self) -> bool:
-        return self.allowed is not None or self.limits is not None
+        return self.allow_list is not None or self.limits is not None
 
 
 def rules_for_datagrams(config: Input) -> SenderRules:
@@ -78,7 +78,7 @@ class SenderQuotas:
         self.is_active = rules.is_active
 
     def admits(self, uid: int, gids: Iterable[int]) -> bool:
-        return self.rules.allowed is None or self.rules.allowed.admits(uid, gids)
+        return self.rules.allow_list is None or self.rules.allow_list.admits(uid, gids)
 
     def remaining(self, user: int, now_ms: int) -> int | None:
         """Return the number of further messages that a user's quota allows in this interval; None = no limit."""
@@ -111,7 +111,7 @@ class SenderQuotas:
         log.warning(text, subject, uid, pid, section, section, extra={"about": (section, uid)})
 
     def warn_over_quota(self, user: int, consequence: str) -> None:
-        """Log that a user exceeds its quota; `consequence` ends the text."""
+        """Log that a user exceeds its quota; `consequence` is the end of the log line."""
         sender = "TCP connections" if user == TCP_USER else f"user {user}"
         log.warning(
             "There are more messages of %s than input.quota allows: %s.", sender, consequence, extra={"about": user}
@@ -132,7 +132,7 @@ class AdmissionDecision:
         return None if self.senders is None else PeerCredentials(self.senders.pids[slot], self.senders.uids[slot])
 
     def record(self, quotas: SenderQuotas, now_ms: int) -> None:
-        """Count the datagrams of the batch for their senders."""
+        """Count the datagrams of the batch in the quotas and on the status page."""
         for uid, count in self.admitted_counts.items():
             quotas.record_received(uid, count, now_ms)
         uids = [] if self.senders is None else self.senders.uids
@@ -180,7 +180,7 @@ def _slots_by_account(
 def _apply_quota(
     quotas: SenderQuotas, decision: AdmissionDecision, uid: int, slots: Sequence[int], now_ms: int
 ) -> None:
-    """Admit a user's first datagrams, up to the quota, and refuse the others."""
+    """Admit the first datagrams of `slots`, up to the user's quota, and refuse the others."""
     remaining = quotas.remaining(uid, now_ms)
     allowed_count = len(slots)
     if remaining is not None:

@@ -88,7 +88,7 @@ class SpillPump:
 
 
 class SpillFeed:
-    """Appends the messages of a worker's completed files to its lanes."""
+    """Appends the messages of a worker's completed spill files to the worker's lanes."""
 
     def __init__(
         self,
@@ -163,7 +163,7 @@ class SpillFeed:
     def _read(self, file: SpillFile) -> tuple[memoryview, Extents]:
         """Read a slice of a file; return the buffer and the extents of the messages in it, none if the file is damaged.
 
-        If the next message is longer than the buffer, the buffer grows to the size of the message.
+        If the next message is longer than the buffer, the buffer grows to the size of that message.
         """
         while True:
             view = memoryview(self._buffer)
@@ -223,7 +223,6 @@ class SpillFeed:
         return True
 
     def _append(self, completed: CompletedSpill, view: memoryview, extents: Extents, now_ms: int) -> Ingested:
-        """Append the messages of a slice that are not in lanes yet."""
         lanes, file, first_number = self._lanes, completed.file, self._row.counted
         source = 0 if completed.flush_group is None else completed.flush_group.number
         skip = frozenset(lay.stream_arrival(first_number + index, source) for index in file.fed_ahead)

@@ -65,9 +65,9 @@ TCP: Final = StreamKind(
 class StreamClientState:
     """The state of one client.
 
-    `unprocessed` has the received bytes that are not admitted yet.  If `is_paused` is True, it begins with a whole
+    `unprocessed` has the received bytes that are not admitted yet.  If `is_paused` is True, these begin with a whole
     message, which waits for room, for a stuck topic, for a spill file or for the next interval of the user's quota.
-    Otherwise it has the beginning of a message of `full_size` bytes; 0 = the size is not known yet.
+    Otherwise these are the beginning of a message of `full_size` bytes; 0 = the size is not known yet.
     """
 
     kind: StreamKind
@@ -127,9 +127,8 @@ class Connection:
     @property
     def events(self) -> int:
         """Return the events for which epoll should wait."""
-        return (0 if self.is_closing or self.awaits_grant else select.EPOLLIN) | (
-            select.EPOLLOUT if self.outgoing else 0
-        )
+        read_event = 0 if self.is_closing or self.awaits_grant else select.EPOLLIN
+        return read_event | (select.EPOLLOUT if self.outgoing else 0)
 
     def send_final_frame(self) -> None:
         """Send the unsent answers and `final_frame`, as far as the socket takes them without waiting."""

@@ -41,7 +41,7 @@ class ReadDecision(Enum):
 
 
 class UnfinishedLimits(NamedTuple):
-    """The limits of one worker, in bytes and ms."""
+    """The limits of one worker: bytes in total, bytes for each user, and ms without a received byte."""
 
     total: int
     per_user: int

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 __all__ = ["NO_RULES", "WORKER_ROW", "StreamInput", "assert_books", "balanced_books"]
 
 WORKER_ROW: Final = lay.ROW_FIRST_INPUT + 1
-NO_RULES: Final = SenderRules("input.unix_stream", allowed=None, limits=None)
+NO_RULES: Final = SenderRules("input.unix_stream", allow_list=None, limits=None)
 
 
 def balanced_books(slab: Slab) -> Books:
