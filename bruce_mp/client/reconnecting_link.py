@@ -134,7 +134,7 @@ class ReconnectingLink:
         self._backoff_s = min(2 * self._backoff_s, MAX_BACKOFF_S)
 
     def reset_backoff(self) -> None:
-        """Reset the back-off, once the connection has carried a whole message."""
+        """Reset the back-off, because the connection has carried a whole message."""
         self._backoff_s = FIRST_BACKOFF_S
 
     # --- traffic -----------------------------------------------------------------------------------------------------

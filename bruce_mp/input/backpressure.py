@@ -56,7 +56,7 @@ class Backpressure:
 
     def __init__(self, pool: ChunkPool, *, max_size: int, max_batch: int, senders_wait: bool = False) -> None:
         self._pool = pool
-        self._largest_chunk_count = chunks_for(max_size)
+        self._chunk_count_of_largest = chunks_for(max_size)
         self._max_batch = max_batch
         self.senders_wait = senders_wait
         self._scarce_turn_limit = MAX_MESSAGES
@@ -69,7 +69,7 @@ class Backpressure:
 
         `next_size` is the size of the first waiting datagram; it is used only if `senders_wait` is True.
         """
-        watermark = int(self._pool.usable * (1 - PAUSE_RATIO))  # chunks are scarce if at most so many are free
+        watermark = int(self._pool.usable * (1 - PAUSE_RATIO))  # chunks are scarce if no more than this are free
         is_scarce = self._pool.free_count <= watermark
         if is_scarce:
             self._adapt_turn(self._last_free_count - self._pool.free_count)
@@ -94,9 +94,9 @@ class Backpressure:
         return MIN_PAUSE_S + (MAX_PAUSE_S - MIN_PAUSE_S) * (1 - self._pool.free_count / max(1, watermark))
 
     def _count_fitting(self, next_size: int) -> int:
-        """Return how many messages of the largest size find room; if none does, return 1 if the first message fits."""
-        room = room_for_largest(self._pool, self._largest_chunk_count, self._max_batch)
+        """Return how many messages of the largest size find room; if none does, 1 if the first message fits, else 0."""
+        room = room_for_largest(self._pool, self._chunk_count_of_largest, self._max_batch)
         if not room:
             self._pool.reclaim(self._pool.capacity)
-            room = room_for_largest(self._pool, self._largest_chunk_count, self._max_batch)
+            room = room_for_largest(self._pool, self._chunk_count_of_largest, self._max_batch)
         return room or self._pool.count_free_spans(chunks_for(next_size), 1)

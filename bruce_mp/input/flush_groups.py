@@ -44,7 +44,7 @@ class FlushGroup:
     delivered: int = 0
     discards: Counter[DiscardReason] = field(default_factory=Counter)
     is_closed: bool = False
-    """True if no messages follow, and no answer needs this group any more."""
+    """True if no messages follow, and no answer needs the counts of this group anymore."""
     spill_file_count: int = 0
     """Number of spill files of completed attempts that still have messages of the group."""
 

@@ -207,8 +207,8 @@ class SpillFeed:
         # The feed must not discard these messages, but append them later.
         waiting = [each for each in ingested.no_room if each.reason is DiscardReason.TOPIC_OVER_SHARE]
         self._record_stuck(file, waiting, extents, first_number)
-        has_fed_behind = max(file.fed_ahead, default=-1) >= len(extents)  # a message behind the slice is in lanes
-        if waiting or has_fed_behind:
+        has_fed_beyond = max(file.fed_ahead, default=-1) >= len(extents)  # a message after the slice is in lanes
+        if waiting or has_fed_beyond:
             return self._advance_partly(file, view, extents, ingested)
         # 0: the messages were counted as received when they were spilled.
         increments = increments_of_batch(0, ingested, [dropped.reason for dropped in ingested.no_room])
@@ -224,8 +224,8 @@ class SpillFeed:
 
     def _append(self, completed: CompletedSpill, view: memoryview, extents: Extents, now_ms: int) -> Ingested:
         lanes, file, first_number = self._lanes, completed.file, self._row.counted
-        source = 0 if completed.flush_group is None else completed.flush_group.number
-        skip = frozenset(lay.stream_arrival(first_number + index, source) for index in file.fed_ahead)
+        group_number = 0 if completed.flush_group is None else completed.flush_group.number
+        skip = frozenset(lay.stream_arrival(first_number + index, group_number) for index in file.fed_ahead)
         before = lanes.wall_offset_ms, lanes.caller_retries
         # With this offset, the timestamp policy uses the time at which the messages arrived.
         lanes.wall_offset_ms, lanes.caller_retries = file.arrived_ms - now_ms, True
@@ -236,7 +236,7 @@ class SpillFeed:
                 first_number,
                 now_ms,
                 skip,
-                sources=[source] * len(extents),
+                sources=[group_number] * len(extents),
                 keeps_timestamps=file.keeps_timestamps,
             )
         finally:
@@ -253,8 +253,8 @@ class SpillFeed:
         self._stuck_files.pop(file, None)
         if waiting:
             topic = min(waiting, key=attrgetter("arrival")).topic
-            stuck = [index_in_batch(each.arrival, first_number) for each in waiting if each.topic == topic]
-            sizes = [length_of(extents[index]) for index in stuck]
+            indexes = [index_in_batch(each.arrival, first_number) for each in waiting if each.topic == topic]
+            sizes = [length_of(extents[index]) for index in indexes]
             self._stuck_files[file] = topic, chunks_for(sum(sizes))
 
     def _advance_partly(self, file: SpillFile, view: memoryview, extents: Extents, ingested: Ingested) -> bool:

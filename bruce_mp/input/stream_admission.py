@@ -273,8 +273,8 @@ class StreamAdmission:
         added_count = 0
         while added_count < len(extents):
             more = extents[added_count:] if added_count else extents
-            largest = max(map(length_of, more))
-            fitting_count = batch.count_fitting(self._pool, more, largest)
+            largest_size = max(map(length_of, more))
+            fitting_count = batch.count_fitting(self._pool, more, largest_size)
             if not fitting_count and batch.extents:  # the estimate is cautious: append the batch, and estimate again
                 self._append_batch(buffer, batch, now_ms)
                 batch = StreamBatch(batch.attempt, keeps_timestamps=batch.keeps_timestamps)
@@ -283,7 +283,7 @@ class StreamAdmission:
                 continue
             if not fitting_count:
                 break
-            batch.add(client, more if fitting_count >= len(more) else more[:fitting_count], largest)
+            batch.add(client, more if fitting_count >= len(more) else more[:fitting_count], largest_size)
             added_count += fitting_count
         return batch, added_count
 
@@ -341,7 +341,7 @@ class StreamAdmission:
         """Count a batch, and handle its messages without room and its replaced timestamps."""
         first_number = self._row.counted  # the number of the batch's first message
         if ingested.no_room:
-            self._lanes.request_publish()  # delivery of the worker's runs frees room, also for attempts
+            self._lanes.request_publish()  # soon: the delivery of these runs frees room
             ending = self._count_partly_appended(buffer, batch, ingested, first_number, now_ms)
         else:
             ending = None

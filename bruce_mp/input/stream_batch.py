@@ -31,7 +31,7 @@ __all__ = [
 ]
 
 Extents = list[tuple[int, int]]
-"""The *extent* of each message: its offset in a buffer, and its length."""
+"""The extents of messages; an *extent* is the offset of a message in a buffer, and its length."""
 length_of: Final = itemgetter(1)
 """Return the length of an extent."""
 
@@ -61,29 +61,29 @@ class StreamBatch:
         self.extents: Extents = []
         self.sources: list[int] = []
         """The number of the flush group of each message."""
-        self.largest = 0
+        self.largest_size = 0
         """Upper bound of the messages' sizes in bytes; 0 = unknown."""
         self._starts: list[int] = []
         """The index in `extents` of the first message of each call of `add`."""
         self._senders: list[tuple[StreamClientState, FlushGroup]] = []
         """The client and flush group of each call of `add`."""
 
-    def add(self, client: StreamClientState, extents: Extents, largest: int = 0) -> None:
-        """Add messages of a client, none longer than `largest` bytes; 0 = unknown."""
+    def add(self, client: StreamClientState, extents: Extents, largest_size: int = 0) -> None:
+        """Add messages of a client, none longer than `largest_size` bytes; 0 = unknown."""
         if extents:
             self._starts.append(len(self.extents))
             self._senders.append((client, client.flush_group))
             self.extents += extents
             self.sources += [client.flush_group.number] * len(extents)
-            self.largest = max(self.largest, largest)
+            self.largest_size = max(self.largest_size, largest_size)
 
-    def count_fitting(self, pool: ChunkPool, more: Extents, largest: int) -> int:
-        """Return how many messages of `more`, of at most `largest` bytes each, find room in addition to the batch."""
-        if chunks_for(largest) > pool.capacity:
+    def count_fitting(self, pool: ChunkPool, more: Extents, largest_size: int) -> int:
+        """Return how many messages of `more` find room behind the batch; none has more than `largest_size` bytes."""
+        if chunks_for(largest_size) > pool.capacity:
             return self._count_before_oversized(pool, more)
         _, first_size = (self.extents or more)[0]
-        count, largest = len(self.extents) + len(more), max(largest, self.largest)
-        return max(0, count_fitting_messages(pool, count, largest, first_size) - len(self.extents))
+        count, largest_size = len(self.extents) + len(more), max(largest_size, self.largest_size)
+        return max(0, messages_that_fit(pool, count, largest_size, first_size) - len(self.extents))
 
     def _count_before_oversized(self, pool: ChunkPool, more: Extents) -> int:
         """Return how many messages find room before the first message of `more` that is larger than the pool.
@@ -101,7 +101,7 @@ class StreamBatch:
     def discard_reason(self, dropped: NoRoom) -> DiscardReason:
         """Return the discard reason of a message without room.
 
-        If the attempt spills, its spill file has failed, so the whole attempt is abandoned.
+        If the batch goes to a spill file, only a failure of the file leaves messages without room; it ends the attempt.
         """
         return DiscardReason.ABANDONED_ATTEMPT if self.is_spilling else dropped.reason
 
@@ -131,8 +131,8 @@ def index_in_batch(arrival: int, first_number: int) -> int:
 
 def join_extents(buffer: memoryview, extents: Sequence[tuple[int, int]]) -> memoryview | bytes:
     """Return the bytes of the messages at `extents`, without a copy if the messages are adjacent."""
-    (start, _), (last, last_length) = extents[0], extents[-1]
-    end = last + last_length
+    (start, _), (last_offset, last_length) = extents[0], extents[-1]
+    end = last_offset + last_length
     if end - start == sum(map(length_of, extents)):
         return buffer[start:end]
     return b"".join([buffer[at : at + size] for at, size in extents])
