@@ -161,6 +161,6 @@ class OutcomeCounter:
         for chunk, position in islice(self._positions.items(), CHUNKS_PER_POLL):
             start = self._slab.chunk_at(chunk)
             if position.run < words[(start + lay.CHUNK_RUNS) >> 2]:
-                found.add(words[(start + position.at + lay.RUN_TOPIC) >> 2])
+                found.add(words[(start + position.offset + lay.RUN_TOPIC) >> 2])
         found.discard(0)  # the number of a topic that is not in the topic table: its runs have its name
         return found

@@ -213,7 +213,7 @@ class SpillFeed:
         # 0: the messages were counted as received when they were spilled.
         increments = increments_of_batch(0, ingested, [dropped.reason for dropped in ingested.no_room])
         last_offset, length = extents[-1]
-        offset, fed_count = file.offset + last_offset + length, file.fed + len(extents)
+        offset, fed_count = file.offset + last_offset + length, file.fed_count + len(extents)
         progress = {lay.SPILL_FED_ATTEMPT: file.number, lay.SPILL_FED_OFFSET: offset, lay.SPILL_FED_COUNT: fed_count}
         for counter, number in progress.items():
             increments[counter] = wrapping_delta(number - self._row.counters[counter])  # sets the counter to `number`

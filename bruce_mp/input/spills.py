@@ -76,7 +76,7 @@ class Spills:
         files = self._directory.files(self._row_index)  # by attempt number
         self.completed.extend(CompletedSpill(file, None) for file in files.values())
         self.largest_number = max(files, default=0)
-        self._row.counters[lay.SPILL_BYTES] = sum(file.reserved for file in files.values())
+        self._row.counters[lay.SPILL_BYTES] = sum(file.reserved_bytes for file in files.values())
 
     def add_completed(self, file: SpillFile, flush_group: FlushGroup) -> None:
         """Queue the file of a completed attempt; the file's messages belong to `flush_group`."""

@@ -426,9 +426,9 @@ class StreamAdmission:
         if ending is not None:
             self._end_attempt(client, ending)
 
-    def _record_replaced(self, replaced: list[ReplacedTimestamps], batch: StreamBatch, first_number: int) -> None:
+    def _record_replaced(self, replaced: list[TopicReplacements], batch: StreamBatch, first_number: int) -> None:
         for found in replaced:
-            self._row.add(Counter.InputAgentReplaceTimestamp, found.messages)
+            self._row.add(Counter.InputAgentReplaceTimestamp, found.message_count)
             client, _ = batch.sender_of(index_in_batch(found.arrival, first_number))
             warn_about_clock(found, client.peer, unknown_sender="a TCP connection")
 

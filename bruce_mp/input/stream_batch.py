@@ -83,7 +83,7 @@ class StreamBatch:
             return self._count_before_oversized(pool, more)
         _, first_size = (self.extents or more)[0]
         count, largest_size = len(self.extents) + len(more), max(largest_size, self.largest_size)
-        return max(0, messages_that_fit(pool, count, largest_size, first_size) - len(self.extents))
+        return max(0, count_fitting_messages(pool, count, largest_size, first_size) - len(self.extents))
 
     def _count_before_oversized(self, pool: ChunkPool, more: Extents) -> int:
         """Return how many messages find room before the first message of `more` that is larger than the pool.

@@ -129,7 +129,7 @@ class StreamConnections:
 
     def apply_limits(self, coalescing: Coalescing, max_size: int, *, senders_wait: bool) -> None:
         """Apply the settings of coalescing and the size limit of messages; if `senders_wait`, clients wait for room."""
-        self._intake.apply_config(coalescing, max_size, blocks=senders_wait)
+        self._intake.apply_config(coalescing, max_size, clients_wait=senders_wait)
 
     def apply_config(self, config: Input) -> None:
         """Apply reloaded limits and quotas, and close the connections of users that the allow list no longer names."""

@@ -86,7 +86,7 @@ class StreamInput:
         self.row = ProcessRow.recover(slab, row)
         self.flush_groups = FlushGroups()
         self.outcomes = OutcomeCounter(slab, self.flush_groups)
-        journal = JournaledTickets(slab, row) if keeps_journal else None
+        journal = JournalProgress(slab, row) if keeps_journal else None
         self.waiting = Barriers(self.outcomes, self.flush_groups, self._answer, journal)
         self.inquiries: list[InquiryAnswer] = []
         self.answers: list[tuple[StreamClientState, BarrierAnswer]] = []
