@@ -33,8 +33,8 @@ from bruce_mp.protocol.kafka.kafka_types import (
     TRANSIENT_PRODUCER_ID_ERRORS,
     WRITE_OPERATION,
 )
-from bruce_mp.protocol.kafka.version_negotiation import VersionProbes
-from bruce_mp.router.broker_sequence import socket_factory
+from bruce_mp.protocol.kafka.version_negotiation import NegotiationCache
+from bruce_mp.router.broker_rotation import socket_factory
 from bruce_mp.router.cluster import Address
 from bruce_mp.telemetry.clock import utc_text
 
@@ -149,7 +149,7 @@ class _Trial:
 
     def _request_producer_id_or_finish(self) -> None:
         if self._needs_producer_id:
-            self._socket.send(self._socket.connection.init_producer_id(time.monotonic()).buffers)
+            self._socket.send(self._socket.connection.request_producer_id(time.monotonic()).buffers)
         else:
             self._finish(BrokerResult(metadata=self._metadata))
 
@@ -187,7 +187,7 @@ class BrokerCheck:
             self._resolver,
             client_id=kafka.client_id,
             timeout_s=self._config.delivery.kafka_socket_timeout_s,
-            probes=VersionProbes(kafka.broker_version, logs_in=security.logins is not None),
+            negotiation_cache=NegotiationCache(kafka.broker_version, logs_in=security.logins is not None),
             security=security,
         )
 

@@ -1,7 +1,7 @@
 """Resolve the users and groups in allow lists and quotas to uids and gids.
 
-Each call reads the user and group databases as they are now. A name that has no account any more is ignored: it admits
-no sender, and limits none. At the start of the daemon and at a reload, such a name is an error (`check_accounts`).
+Each call reads the user and group databases as they are now, and ignores a name without an account. Only
+`check_accounts`, at the start of the daemon and at a reload, treats such a name as an error.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ __all__ = [
 ]
 
 TCP_USER: Final = -1
-"""Stands in place of a uid for all TCP connections together, because their users are unknown."""
+"""The uid that stands for the users of all TCP connections together, because these users are unknown."""
 
 
 class AllowList(NamedTuple):
@@ -45,20 +45,20 @@ class AllowList(NamedTuple):
 
 
 class QuotaLimits(NamedTuple):
-    """The maximum number of messages that a user may send in an interval; None for no limit.
+    """The maximum numbers of messages in an interval; None means no limit.
 
-    `users` has limits by uid, `default` is the limit of each other user, and `tcp` the limit of all TCP connections
-    together.
+    `by_uid` has the limits of single users, `default` is the limit of each other user, and `tcp` is the limit of all
+    TCP connections together.
     """
 
     interval_ms: int
     default: int | None
     tcp: int | None
-    users: Mapping[int, int | None]
+    by_uid: Mapping[int, int | None]
 
     def limit_for(self, user: int) -> int | None:
-        """Return the limit of a uid, or of TCP_USER."""
-        return self.tcp if user == TCP_USER else self.users.get(user, self.default)
+        """Return the limit of `user`, which is a uid or TCP_USER."""
+        return self.tcp if user == TCP_USER else self.by_uid.get(user, self.default)
 
 
 def uid_of(name: str) -> int:
@@ -74,8 +74,8 @@ def gid_of(name: str) -> int:
 def allow_list_of(config: UnixDatagram | UnixStream) -> AllowList | None:
     """Return the allow list of a socket, or None if only the mode of the socket file restricts senders.
 
-    Apart from gids, the list contains the uids of the members of each group. They are needed because the credentials of
-    a datagram name only the primary group of its sender.
+    The list has the uids of each group's members, too, because the credentials of a datagram name only the primary
+    group of its sender.
     """
     if not config.allow_users and not config.allow_groups:
         return None
@@ -93,18 +93,18 @@ def _members_of(gid: int) -> list[str]:
 
 
 def _resolve_known(names: Iterable[str], look_up: Callable[[str], int]) -> Iterator[int]:
-    """Yield the uids or gids of names, without those of unknown names."""
+    """Yield the uid or gid of each name that has an account."""
     for name in names:
         with suppress(KeyError):
             yield look_up(name)
 
 
 def quota_limits(config: Quota) -> QuotaLimits | None:
-    """Return the quotas, or None if no user has one."""
+    """Return the limits in the configuration, or None if it limits nobody."""
     # In the configuration 0 stands for no limit, here None does.
-    users = {uid: limit or None for name, limit in config.users.items() for uid in _resolve_known((name,), uid_of)}
-    limits = QuotaLimits(config.interval_ms, config.max_messages or None, config.tcp_max_messages or None, users)
-    return limits if limits.default or limits.tcp or any(users.values()) else None
+    by_uid = {uid: limit or None for name, limit in config.users.items() for uid in _resolve_known((name,), uid_of)}
+    limits = QuotaLimits(config.interval_ms, config.max_messages or None, config.tcp_max_messages or None, by_uid)
+    return limits if limits.default or limits.tcp or any(by_uid.values()) else None
 
 
 def check_accounts(config: Input) -> None:

@@ -23,7 +23,7 @@ __all__ = ["Change", "list_changes"]
 class Change(NamedTuple):
     """A changed setting, with its old and new values as texts.
 
-    `restart_reason` is the reason why the change needs a restart, or empty if a reload applies it.
+    `restart_reason` is the reason why the change needs a restart; it is empty if a reload applies the change.
     """
 
     key: str
@@ -40,8 +40,7 @@ def list_changes(before: Config, after: Config) -> list[Change]:
     """Return the settings with different values in the two configurations, in the order of the fields of `Config`."""
     types = {path: setting for config in (before, after) for path, setting, _ in _settings(config)}
     old, new = ({path: value for path, _, value in _settings(config)} for config in (before, after))
-    # If only one configuration has an entry of a map, `get` returns None for the other one: the settings of that entry
-    # count as absent there.
+    # For the settings of a map's entry that only one configuration has, `get` returns None from the other one.
     return [
         _change(path, setting, old.get(path), new.get(path))
         for path, setting in types.items()
@@ -50,18 +49,18 @@ def list_changes(before: Config, after: Config) -> list[Change]:
 
 
 def _settings(section: Struct, path: Key = ()) -> Iterator[tuple[Key, SettingType, object]]:
-    """Yield path, type and value of each setting in a section and its subsections; `path` is the section's own."""
+    """Yield path, type and value of each setting in the section at `path` and its subsections."""
     for field in msgspec.structs.fields(type(section)):
         yield from _expand(setting_type(field.type), getattr(section, field.name), (*path, field.name))
 
 
 def _expand(setting: SettingType, value: object, path: Key) -> Iterator[tuple[Key, SettingType, object]]:
-    """Yield the settings in a section or map, or the setting itself if `value` is a single value."""
+    """Yield the settings in the section or map at `path`, or the setting at `path` if `value` is a single value."""
     if isinstance(value, Struct):
         yield from _settings(value, path)
     elif isinstance(value, dict):
         for name, entry in value.items():
-            yield from _expand(setting.entry, entry, (*path, name))
+            yield from _expand(setting.entry_type, entry, (*path, name))
     else:
         yield path, setting, value
 

@@ -1,7 +1,7 @@
 """Check relations between settings: names that need a definition, and settings that must agree.
 
-Each check is a generator of problems; `CHECKS` lists the checks. They expect a configuration in which each setting by
-itself has a valid value.
+Each check is a generator of problems; `CHECKS` lists the checks. A check expects that each setting by itself has a
+valid value.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from bruce_mp.config.model import Config
     from bruce_mp.config.problems import Key
-    from bruce_mp.config.sections import Batching, Compression, DefaultBatching, RateLimit, TopicRule
+    from bruce_mp.config.sections import Batching, BatchingRule, Compression, DefaultBatching, RateLimit
 
 __all__ = ["check"]
 
@@ -32,7 +32,7 @@ _EXTENSION_NAME: Final = re.compile("(?!auth$)[A-Za-z]+")  # RFC 7628, section 3
 
 
 class _LoginSettings(NamedTuple):
-    """The settings that a login mechanism uses: all of `required`, exactly one of `secrets`, any of `optional`."""
+    """The settings of a login mechanism: all of `required`, any of `optional`, one of `secrets` if there are any."""
 
     required: tuple[str, ...]
     secrets: tuple[str, ...] = ()
@@ -76,8 +76,8 @@ def _check_batching_rules(config: Config) -> Iterator[Problem]:
         yield from _problems_of_rule(batching, ("batching", "topics", topic), rule)
 
 
-def _problems_of_rule(batching: Batching, path: Key, rule: DefaultBatching | TopicRule) -> Iterator[Problem]:
-    """Yield a problem if the rule needs limits and names none that exist, or names limits and takes none."""
+def _problems_of_rule(batching: Batching, path: Key, rule: DefaultBatching | BatchingRule) -> Iterator[Problem]:
+    """Yield a problem if a rule that needs limits does not name existing ones, or if another rule names limits."""
     path = (*path, "config")
     if rule.action == "per_topic":
         yield from _undefined_limits(batching, path, rule.config)
@@ -92,7 +92,7 @@ def _undefined_limits(batching: Batching, path: Key, name: str | None) -> Iterat
 
 
 def _undefined_name(path: Key, name: str | None, defined: Iterable[str], table: str) -> Iterator[Problem]:
-    """Yield a problem if the setting at `path` does not have one of the `defined` names of sections in `table`."""
+    """Yield a problem unless `name`, the value of setting `path`, is one of the sections `defined` in `table`."""
     if name is not None and name in defined:
         return
     names = ", ".join(sorted(defined)) or "none yet"
@@ -167,7 +167,7 @@ def _check_sasl(config: Config) -> Iterator[Problem]:
 
 
 def _exactly_one(path: Key, sources: Mapping[str, object]) -> Iterator[Problem]:
-    """Yield a problem unless exactly one of the settings in `sources` has a value; there may be no such settings."""
+    """Yield a problem if none or several of the settings in `sources` have values. `sources` may be empty."""
     names = " or ".join(f"kafka.sasl.{name}" for name in sources)
     given = [name for name, value in sources.items() if value is not None]
     if sources and not given:
@@ -208,7 +208,7 @@ def _check_distinct_sockets(config: Config) -> Iterator[Problem]:
 
 
 def _socket_paths(config: Config) -> Iterator[tuple[Key, str]]:
-    """Yield each setting that names the path of a socket, with that path."""
+    """Yield the key and the value of each enabled setting for the path of a socket."""
     if config.input.unix_datagram.enable:
         yield ("input", "unix_datagram", "path"), config.input.unix_datagram.path
     if config.input.unix_stream.enable:

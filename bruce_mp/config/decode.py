@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 __all__ = ["Decoder"]
 
 _OMITTED: Final = object()
-"""The result for an absent or invalid setting, which is left out of the input of msgspec."""
-_OTHER_NAMES: Final = {"ssl": "tls"}
-"""Names of sections in the configuration of other Kafka clients, each with the name of the same section here."""
+"""Stands for the value of an absent or invalid setting, which the input of msgspec does not have."""
+_SYNONYMS: Final = {"ssl": "tls"}
+"""Names that other Kafka clients use for a section, each with our name of the section."""
 
 
 class Decoder:
@@ -35,9 +35,9 @@ class Decoder:
         self.problems: list[Problem] = []
 
     def decode_table(self, model: type[Struct], raw: object, path: Key = ()) -> dict[str, Any]:
-        """Return the valid settings of a section by name, with converted values, without absent and invalid settings.
+        """Return the converted values of a section's valid settings, by name.
 
-        `raw` is the value that the file has for the section; a problem is noted if it is not a table.
+        `raw` is the value of the section in the file; the method reports a problem if `raw` is not a table.
         """
         fields = {field.name: field for field in msgspec.structs.fields(model)}
         if not isinstance(raw, dict):
@@ -56,7 +56,7 @@ class Decoder:
         if not field.required:
             return _OMITTED
         if setting.is_section:
-            return self.decode_table(setting.type, {}, path)  # to report the settings that the section requires
+            return self.decode_table(setting.type, {}, path)  # reports the missing required settings
         self._report(path, f"{dotted(path)} is missing: give {setting.allowed}.")
         return _OMITTED
 
@@ -64,7 +64,7 @@ class Decoder:
         if setting.is_section:
             return self.decode_table(setting.type, raw, path)
         if get_origin(setting.type) is dict:
-            return self._decode_map(setting.entry, raw, path)
+            return self._decode_map(setting.entry_type, raw, path)
         return self._decode_value(setting, raw, path)
 
     def _decode_map(self, entry: SettingType, raw: object, path: Key) -> Any:
@@ -94,7 +94,7 @@ class Decoder:
 
     def _report_unknown(self, raw: dict[str, Any], known: dict[str, FieldInfo], path: Key) -> None:
         for name in (name for name in raw if name not in known):
-            our_name = _OTHER_NAMES.get(name)
+            our_name = _SYNONYMS.get(name)
             suggested = [our_name] if our_name in known else get_close_matches(name, known, n=1)
             hint = f"did you mean {suggested[0]}?" if suggested else f"known here: {', '.join(known)}."
             self._report((*path, name), f"{dotted((*path, name))} is not a setting; {hint}")

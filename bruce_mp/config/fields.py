@@ -27,32 +27,33 @@ if TYPE_CHECKING:
 
 INT32_MAX: Final = 2**31 - 1
 DAY_MS: Final = 24 * 60 * 60 * 1000
-"""The largest duration of most settings."""
+"""The largest allowed value of most durations."""
 _MAX_SHOWN: Final = 80
 """Maximum number of characters of a value in an error text, which should fit into a line of a terminal."""
 _MODE: Final = re.compile("0[0-7]{1,3}")
 
 
 def show(value: object) -> str:
-    """Return a value in JSON notation, which is close to that of TOML; after 80 characters "..." replaces the rest."""
+    """Return a value in JSON notation, which resembles TOML; "..." replaces all that follows 80 characters."""
     shown = json.dumps(value, ensure_ascii=False, default=str)
     return shown if len(shown) <= _MAX_SHOWN else f"{shown[:_MAX_SHOWN]}..."
 
 
 class Description(NamedTuple):
-    """The kind of a setting, and its meaning and range in the form that msgspec uses."""
+    """The kind of a setting; `meta` has the meaning and the range of the setting for msgspec."""
 
-    kind: Kind
+    kind: ValueKind
     meta: Meta
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
-    """The notation of values.
+class ValueKind:
+    """A notation of values in the file, such as that of sizes or of paths.
 
     `allowed` describes the allowed values in error texts, `summary` on the reference page. Both may contain `{range}`.
     If they are empty, the descriptions follow from the setting's plain type. `parse` converts a value of the file, and
-    raises ValueError for an invalid one; the text of the error, if any, gives the reason. `show` is the reverse.
+    raises ValueError for an invalid one; the text of the error is the reason, or empty. `show` returns a converted
+    value in the notation of the file.
     """
 
     allowed: str = ""
@@ -111,31 +112,33 @@ def _parse_accounts(raw: object) -> object:
     return [str(item) if isinstance(item, int) and not isinstance(item, bool) else item for item in raw]
 
 
-plain: Final = Kind()
+plain: Final = ValueKind()
 """A boolean, an integer, a string, or a choice among the values of a `Literal`."""
-size: Final = Kind("a size{range}", "size {range}", parse_size, _show_size)
-mode: Final = Kind('an octal mode as a string, for example "0222"', "mode", _parse_mode, lambda mode: f'"{mode:04o}"')
-path: Final = Kind("an absolute path", "path", lambda raw: check_path(raw, PATH_MAX))
-socket_path: Final = Kind(
+size: Final = ValueKind("a size{range}", "size {range}", parse_size, _show_size)
+mode: Final = ValueKind(
+    'an octal mode as a string, for example "0222"', "mode", _parse_mode, lambda mode: f'"{mode:04o}"'
+)
+path: Final = ValueKind("an absolute path", "path", lambda raw: check_path(raw, PATH_MAX))
+socket_path: Final = ValueKind(
     f"an absolute path of at most {SOCKET_PATH_MAX} bytes, the kernel's limit for a socket",
     f"path, {SOCKET_PATH_MAX} bytes",
     lambda raw: check_path(raw, SOCKET_PATH_MAX),
 )
-run_dir: Final = Kind(
+run_dir: Final = ValueKind(
     f"an absolute path of at most {RUN_DIR_MAX} bytes, so that the names of the sockets in it fit",
     f"path, {RUN_DIR_MAX} bytes",
     lambda raw: check_path(raw, RUN_DIR_MAX),
 )
-listen: Final = Kind('"host:port" or "unix:/path"', "address", _check_listen)
-servers: Final = Kind('a list of at least one "host:port"', "addresses", _check_servers)
-command: Final = Kind(
+listen: Final = ValueKind('"host:port" or "unix:/path"', "address", _check_listen)
+servers: Final = ValueKind('a list of at least one "host:port"', "addresses", _check_servers)
+command: Final = ValueKind(
     "a list of strings, the absolute path of a program and its arguments",
     "list",
     _check_command,
     _show_command,
 )
-accounts: Final = Kind("a list of names or numbers", "accounts", _parse_accounts)
-hosts: Final = Kind("a list of host names without ports", "host names")
+accounts: Final = ValueKind("a list of names or numbers", "accounts", _parse_accounts)
+hosts: Final = ValueKind("a list of host names without ports", "host names")
 
 
 def pattern(meaning: str, regex: str, example: str) -> Description:
@@ -172,7 +175,7 @@ class SettingType:
 
     type: Any
     """The plain type, without `| None`."""
-    kind: Kind
+    kind: ValueKind
     meta: Meta
     reload_rule: ReloadRule | None = None
 
@@ -182,7 +185,7 @@ class SettingType:
         return isinstance(self.type, type) and issubclass(self.type, Section)
 
     @property
-    def entry(self) -> SettingType:
+    def entry_type(self) -> SettingType:
         """Return the type of a map's entries, with the description and reload rule of the map."""
         return replace(self, type=get_args(self.type)[1])
 

@@ -14,35 +14,38 @@ from bruce_mp.config.sizes import GIB, KIB, MIB
 SMALLEST_MESSAGE: Final = 29
 """Size of the smallest message that a client can send, in bytes."""
 MAX_WORKERS: Final = 27
-"""Maximum number of stream workers. Of the 29 rows for inputs in the slab, one is the datagram input's, one the
-journal's."""
+"""Maximum number of stream workers. The slab has 29 process rows for them, the datagram input and the journal."""
 
 TimestampPolicy = Literal["client", "arrival", "clamp"]
-InputTimestamps = Annotated[
+TimestampSetting = Annotated[
     TimestampPolicy | None, fields.plain("Timestamp policy of this input. Absent: `timestamps.policy`."), LIVE
 ]
 
-Mode = Annotated[
+ModeSetting = Annotated[
     int | None,
     fields.mode("Mode of the socket; senders need write permission. Absent: the umask decides."),
     RESTART_TO_BIND,
 ]
-User = Annotated[
-    str | None, fields.plain("Owner of the socket, by name or number. Absent: the daemon's user."), RESTART_TO_BIND
+UserSetting = Annotated[
+    str | None, fields.plain("Owner of the socket file, by name or number. Absent: the daemon's user."), RESTART_TO_BIND
 ]
-Group = Annotated[str | None, fields.plain("Group of the socket. Absent: as for new files beside it."), RESTART_TO_BIND]
-AllowUsers = Annotated[
+GroupSetting = Annotated[
+    str | None, fields.plain("Group of the socket file. Absent: as for any new file in its directory."), RESTART_TO_BIND
+]
+AllowUsersSetting = Annotated[
     tuple[str, ...],
-    fields.accounts("Users that may send, if the mode admits them. Both lists empty: all users."),
+    fields.accounts(
+        "Users that may send, if the mode admits them. If this and `allow_groups` are empty, the mode alone decides."
+    ),
     LIVE,
 ]
-AllowGroups = Annotated[tuple[str, ...], fields.accounts("Groups that may send; see `docs/security.md`."), LIVE]
+AllowGroupsSetting = Annotated[tuple[str, ...], fields.accounts("Groups that may send; see `docs/security.md`."), LIVE]
 
 
 class Quota(Section, frozen=True):
     """Limits on the messages of a user; see `docs/security.md`."""
 
-    interval_ms: Annotated[int, fields.plain("Length of an interval.", 1, DAY_MS), LIVE] = 1000
+    interval_ms: Annotated[int, fields.plain("Interval to which the limits apply.", 1, DAY_MS), LIVE] = 1000
     max_messages: Annotated[
         int | None, fields.plain("Most messages of one user in an interval. Absent or 0: no limit.", 0, INT32_MAX), LIVE
     ] = None
@@ -51,7 +54,7 @@ class Quota(Section, frozen=True):
     ] = None
     users: Annotated[
         dict[str, int],
-        fields.plain("Limit of this user (name or number), instead of `max_messages`. 0: no limit.", 0, INT32_MAX),
+        fields.plain("Limits by user (name or number), instead of `max_messages`. 0: no limit.", 0, INT32_MAX),
         LIVE,
     ] = field(default_factory=dict)
 
@@ -59,19 +62,23 @@ class Quota(Section, frozen=True):
 class Timestamps(Section, frozen=True):
     """The timestamp of a message in Kafka; see `docs/delivery.md`."""
 
-    policy: Annotated[TimestampPolicy, fields.plain("The policy if neither topic nor input has one."), LIVE] = "clamp"
-    # Less than the shortest retention in common use: Kafka could delete a message with an older timestamp right after
-    # the ack.
+    policy: Annotated[TimestampPolicy, fields.plain("Policy if neither the topic nor the input has one."), LIVE] = (
+        "clamp"
+    )
+    # The default is less than the shortest retention in common use: Kafka could delete a message with an older
+    # timestamp right after the ack.
     before_max_ms: Annotated[
         int,
         fields.plain("Longest time before the arrival that `clamp` accepts.", 0, INT32_MAX),
         LIVE,
     ] = 3_600_000
-    # Brokers refuse timestamps that are later than log.message.timestamp.after.max.ms, by default one hour. This value
-    # is so much less that the difference between the clocks of two hosts does not matter.
-    after_max_ms: Annotated[int, fields.plain("The same after the arrival.", 0, DAY_MS), LIVE] = 600_000
-    topics: Annotated[dict[str, TimestampPolicy], fields.plain("The policy for this topic."), LIVE] = field(
-        default_factory=dict
+    # Brokers refuse timestamps that are too far ahead, by default by one hour (log.message.timestamp.after.max.ms). The
+    # default here is so much less that a difference between the clocks of daemon and broker does not matter.
+    after_max_ms: Annotated[
+        int, fields.plain("`clamp` accepts a client's timestamp up to this time after the arrival.", 0, DAY_MS), LIVE
+    ] = 600_000
+    topics: Annotated[dict[str, TimestampPolicy], fields.plain("A topic's policy; it precedes all others."), LIVE] = (
+        field(default_factory=dict)
     )
 
 
@@ -85,12 +92,12 @@ class UnixDatagram(Section, frozen=True):
         fields.plain("While the slab is full: discard new messages, or block their senders."),
         LIVE,
     ] = "discard"
-    timestamps: InputTimestamps = None
-    mode: Mode = None
-    user: User = None
-    group: Group = None
-    allow_users: AllowUsers = ()
-    allow_groups: AllowGroups = ()
+    timestamps: TimestampSetting = None
+    mode: ModeSetting = None
+    user: UserSetting = None
+    group: GroupSetting = None
+    allow_users: AllowUsersSetting = ()
+    allow_groups: AllowGroupsSetting = ()
 
 
 class UnixStream(Section, frozen=True):
@@ -98,11 +105,11 @@ class UnixStream(Section, frozen=True):
 
     enable: Annotated[bool, fields.plain("Accept connections."), RESTART_TO_BIND] = False
     path: Annotated[str, fields.socket_path("The socket file."), RESTART_TO_BIND] = "/run/bruce.stream"
-    mode: Mode = None
-    user: User = None
-    group: Group = None
-    allow_users: AllowUsers = ()
-    allow_groups: AllowGroups = ()
+    mode: ModeSetting = None
+    user: UserSetting = None
+    group: GroupSetting = None
+    allow_users: AllowUsersSetting = ()
+    allow_groups: AllowGroupsSetting = ()
 
 
 class Tcp(Section, frozen=True):
@@ -131,7 +138,7 @@ class Streams(Section, frozen=True):
         fields.plain("While the slab is full: discard new messages, or stop reading."),
         LIVE,
     ] = "block"
-    timestamps: InputTimestamps = None
+    timestamps: TimestampSetting = None
     max_connections_per_user: Annotated[
         int,
         fields.plain(
@@ -157,8 +164,8 @@ class Streams(Section, frozen=True):
     max_attempt_size: Annotated[
         int,
         fields.size(
-            "Slab memory for a fenced attempt; the rest goes to a spill file. All "
-            "attempts share half of the slab; 0: one may take that whole half.",
+            "Memory of the slab for one fenced attempt (`docs/protocol.md`); the rest goes to a spill file. All "
+            "open attempts share half of the slab; with 0, one attempt may take that whole half.",
             0,
             64 * GIB,
         ),
@@ -177,7 +184,7 @@ class Streams(Section, frozen=True):
     spill_dir: Annotated[
         str | None,
         fields.path("Parent of the spill files' directory. Absent: the *state directory*."),
-        restart("the daemon looks there for messages in spill files"),
+        restart("the daemon looks for old spill files only at the start"),
     ] = None
 
     @property

@@ -32,13 +32,13 @@ if TYPE_CHECKING:
 __all__ = ["StatusSettings", "load_config", "load_status_settings"]
 
 _POSITION: Final = re.compile(r" \(at line (\d+), column (\d+)\)")
-_EXPLANATIONS: Final = {
+_EXPLANATIONS_BY_ERROR: Final = {
     "Cannot overwrite a value": "the file has this setting twice; remove one",
     "Cannot declare": "the file has this section twice; merge its settings",
     "Invalid value": "a value is a string in quotes, a number, true or false in lower case, or a list in brackets",
 }
 """Explanations of tomllib's errors, by the beginning of the error's text."""
-_UNCLOSED: Final = {
+_UNCLOSED_STRING_ERRORS: Final = {
     "Illegal character '\\n'": '"',
     "Found invalid character '\\n'": "'",
     'Expected "\'"': "'",
@@ -49,7 +49,7 @@ _UNCLOSED: Final = {
 
 
 class StatusSettings(NamedTuple):
-    """The settings of the status pages, and the run directory, in which a daemon writes the address that it uses."""
+    """The settings of the status pages, and the run directory, where a file has the address that the pages use."""
 
     http: Http
     run_dir: str
@@ -91,12 +91,11 @@ def load_status_settings(path: Path) -> StatusSettings:
 def _relation_problems(decoded: dict[str, Any], value_problems: Sequence[Problem]) -> list[Problem]:
     """Return the problems in the relations between settings (`checks.py`).
 
-    `value_problems` are the problems of single values, which `decoded` does not have. One report should contain all
-    problems, so the relations are checked all the same: defaults replace the missing values. A problem that such a
-    default may have caused, because it is about the same section, is left out.
+    `value_problems` are the problems of the single values that `decoded` does not have because they are invalid.
+    Defaults replace these values, so that one report contains all problems. A problem in the section of such a default
+    is left out, because the default may have caused the problem.
     """
-    # Of the required settings, only this one has no default here. The others are in entries of maps, with names that
-    # the user chooses, such as batching.configs.NAME.
+    # Every other required setting is in an entry of a map, such as rate_limit.configs.NAME.
     kafka = {"bootstrap_servers": ["placeholder:1"], **decoded.get("kafka", {})}
     try:
         config = msgspec.convert({**decoded, "kafka": kafka}, Config)
@@ -140,18 +139,18 @@ def _permission_remedy() -> str:
 
 
 def _explain(text: str, error: str) -> str:
-    """Explain an error of tomllib. Its position moves from the end of the text to the start, for editors."""
-    message, quote = _POSITION.sub("", error), _UNCLOSED.get(error.partition(" (")[0])
+    """Explain an error of tomllib; the text begins with the position of the error, as editors expect."""
+    message, quote = _POSITION.sub("", error), _UNCLOSED_STRING_ERRORS.get(error.partition(" (")[0])
     explanation = f"the string that begins with {quote} in this line is not closed" if quote else message
-    explanation = _EXPLANATIONS.get(message.partition(" (")[0], explanation)
+    explanation = _EXPLANATIONS_BY_ERROR.get(message.partition(" (")[0], explanation)
     return f"{_position(text, error, quote)}: this is not TOML: {explanation}"
 
 
 def _position(text: str, error: str, quote: str | None) -> str:
     """Return "line:column" of an error of tomllib.
 
-    tomllib gives no position for an error at the end of the file. The position is then that of the unclosed string,
-    which begins with `quote`, or the end of the file if `quote` is None.
+    tomllib gives no position for an error at the end of the file. Then return the position of the unclosed string that
+    begins with `quote`, or the end of the file if `quote` is None.
     """
     match = _POSITION.search(error)
     if match:
@@ -169,7 +168,7 @@ def _raise_problems(problems: Iterable[Problem], path: Path, overrides: Sequence
 
 
 def _origin(problem: Problem, path: Path, overrides: Sequence[Override]) -> str:
-    """Return the source of the problem: the override that set this key or a part or section of it, else the file."""
+    """Return the override that set the problem's key, a part of it or a section around it; if none did, the file."""
     for override in overrides:
         if all(a == b for a, b in zip(problem.path, override.path, strict=False)):
             return f"--set {dotted(override.path)}"

@@ -72,7 +72,7 @@ class Config(Section, frozen=True):
         return disk_path_for(self.slab_path, self.http.history_dir, "history")
 
     def batching_for(self, topic: bytes) -> TopicBatching:
-        """Return the batching of a topic by its own rule, or else by the rule for unlisted topics."""
+        """Return the batching by the topic's own rule, or else by the rule for unlisted topics."""
         return batching_of_rule(self.batching, self.batching.topics.get(_decode(topic), self.batching.default))
 
     def compression_for(self, topic: bytes) -> CompressionConfig:
@@ -101,7 +101,7 @@ class Config(Section, frozen=True):
         return self.timestamps.topics.get(_decode(topic)) or input_policy or self.timestamps.policy
 
     def alpha_for(self, topic: bytes) -> int:
-        """Return the alpha of a topic: it may hold alpha times the free memory of the slab; 0 stands for no limit."""
+        """Return the alpha of a topic: the topic may hold alpha times the free memory of the slab; 0 means no limit."""
         shares = self.topic_share
         return shares.topics.get(_decode(topic), shares).alpha  # `shares.alpha` is for unlisted topics
 

@@ -38,20 +38,20 @@ def check_path(raw: object, max_bytes: int) -> str:
 
 
 def slab_path_for(run_dir: str) -> str:
-    """Return the default path of the slab of the daemon with this run directory, in `/dev/shm`.
+    """Return the default path of the slab for the daemon with this run directory.
 
-    For `/run/bruce` it is `/dev/shm/bruce-run-bruce.slab`. Because hyphens stand for slashes, a hyphen in the name of a
-    directory is escaped. So two run directories never share a slab.
+    For `/run/bruce`, the path is `/dev/shm/bruce-run-bruce.slab`. Hyphens stand for slashes, so a hyphen in `run_dir`
+    is escaped: two run directories never share a slab.
     """
     escaped = _UNSAFE_IN_NAME.sub(lambda match: f"%{ord(match[0]):02x}", run_dir.strip("/"))
     return f"/dev/shm/bruce-{escaped.replace('/', '-')}.slab"  # noqa: S108 - the operator may choose another place
 
 
 def disk_path_for(slab_path: str, directory: str | None, suffix: str) -> str:
-    """Return the directory of a slab's spill files, journal or history: the name of the slab with a suffix.
+    """Return the directory of a slab's spill files, journal or history, named as the slab with a suffix.
 
-    Its parent is `directory`. If that is None, the parent is the directory of the slab; for a slab below `/dev/shm`,
-    which is memory, the parent is then `$STATE_DIRECTORY` of systemd or, without that variable, `/var/tmp`.
+    The parent is `directory`. If `directory` is None, the parent is the directory of the slab; but for a slab below
+    `/dev/shm`, which is memory, the parent is systemd's `$STATE_DIRECTORY` or, if that is not set, `/var/tmp`.
     """
     slab_directory, _, name = slab_path.rpartition("/")
     if directory is None and slab_path.startswith(_DEV_SHM):

@@ -16,7 +16,7 @@ _BARE_KEY: Final = re.compile(r"[A-Za-z0-9_-]+")
 
 
 class Problem(NamedTuple):
-    """One problem; `path` is the path of the setting from the root of the file, with the names of map entries."""
+    """One problem; `path` is the whole path of its setting, with the names of map entries."""
 
     path: Key
     text: str

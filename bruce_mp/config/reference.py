@@ -63,7 +63,7 @@ change of a setting marked **restart**.
 
 ## How batches are made
 
-A batch is sent when it reaches the first of its limits.
+A batch is sent once it reaches one of its limits.
 
 | action of a topic | batch |
 |---|---|
@@ -89,37 +89,37 @@ HEADER: Final = "| key | allowed | default | meaning |\n|---|---|---|---|\n"
 
 def render() -> str:
     """Return the page as Markdown."""
-    return INTRODUCTION + "".join(_sections(Config, prefix="", described={}))
+    return INTRODUCTION + "".join(_sections(Config, prefix="", first_sections={}))
 
 
-def _sections(model: type[Struct], prefix: str, described: dict[str, str]) -> Iterator[str]:
-    """Yield the text of each section in a model, recursively. `described` is as in `_without_repeated`."""
+def _sections(model: type[Struct], prefix: str, first_sections: dict[str, str]) -> Iterator[str]:
+    """Yield the text of each section in a model, recursively. `first_sections` has the first section of each row."""
     for field in msgspec.structs.fields(model):
         name, setting = f"{prefix}{field.name}", setting_type(field.type)
         if get_origin(setting.type) is dict:
-            name, setting = f"{name}.NAME", setting.entry
+            name, setting = f"{name}.NAME", setting.entry_type
         if setting.is_section:
-            yield _section(setting.type, name, described)
-            yield from _sections(setting.type, f"{name}.", described)
+            yield _section(setting.type, name, first_sections)
+            yield from _sections(setting.type, f"{name}.", first_sections)
 
 
-def _section(model: type[Struct], name: str, described: dict[str, str]) -> str:
+def _section(model: type[Struct], name: str, first_sections: dict[str, str]) -> str:
     """Return heading, description and table of one section, without its subsections."""
-    rows = "".join(_without_repeated(list(_rows(model)), name, described))
+    rows = "".join(_without_repeated(list(_rows(model)), name, first_sections))
     return f"\n### `[{name}]`\n\n{inspect.getdoc(model)}\n" + (f"\n{HEADER}{rows}" if rows else "")
 
 
-def _without_repeated(rows: list[str], name: str, described: dict[str, str]) -> Iterator[str]:
+def _without_repeated(rows: list[str], name: str, first_sections: dict[str, str]) -> Iterator[str]:
     """Yield the rows of section `name`. If an earlier section has two or more of them, refer to that section instead.
 
-    `described` maps each row to the first section that has it; the call adds the new rows.
+    `first_sections` maps each row to the first section that has the row; the call adds the new rows.
     """
-    first_sections = [described.setdefault(row, name) for row in rows]
-    for row, section in zip(rows, first_sections, strict=True):
-        shared = [other for other, first in zip(rows, first_sections, strict=True) if first == section]
+    origins = [first_sections.setdefault(row, name) for row in rows]
+    for row, section in zip(rows, origins, strict=True):
+        shared = [other for other, origin in zip(rows, origins, strict=True) if origin == section]
         if section == name or len(shared) == 1:
             yield row
-        elif row == shared[0]:  # one reference for all rows of the earlier section, in place of the first of them
+        elif row == shared[0]:  # one reference replaces all shared rows
             keys = ", ".join(each.split("|")[1].strip() for each in shared)
             yield f"| {keys} |  |  | As in `[{section}]`. |\n"
 
@@ -131,7 +131,7 @@ def _rows(model: type[Struct]) -> Iterator[str]:
         if get_origin(setting.type) is not dict:
             name, default = field.name, _default(field, setting)
         else:
-            name, default, setting = f"{field.name}.NAME", "", setting.entry
+            name, default, setting = f"{field.name}.NAME", "", setting.entry_type
         if not setting.is_section:
             restart = "**restart.** " if setting.reload_rule != LIVE else ""
             yield f"| `{name}` | {setting.summary} | {default} | {restart}{setting.meaning} |\n"

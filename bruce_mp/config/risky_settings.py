@@ -15,7 +15,7 @@ __all__ = ["risk_warnings"]
 
 
 def risk_warnings(config: Config) -> list[str]:
-    """Return warnings for the log, about settings that are valid but perhaps not intended."""
+    """Return the warnings, as texts for the log."""
     return list(_warnings(config))
 
 
@@ -26,13 +26,13 @@ def _warnings(config: Config) -> Iterator[str]:
             "kafka.required_acks = 0: delivery is at most once. A message counts as delivered once it is written to "
             "the broker's connection; later losses go unnoticed."
         )
-    sections_to_enable = (
+    optional_sections = (
         ("input.unix_stream", inputs.unix_stream),
         ("input.tcp", inputs.tcp),
         ("logging.file", config.logging.file),
     )
-    for name, section in sections_to_enable:
-        if not section.enable and section != type(section)():  # not enabled, but with a setting that is no default
+    for name, section in optional_sections:
+        if not section.enable and section != type(section)():  # disabled, but not all settings are defaults
             yield f"{name}.enable = false: the other settings of [{name}] have no effect."
     for name, socket in (("unix_datagram", inputs.unix_datagram), ("unix_stream", inputs.unix_stream)):
         if socket.enable and socket.path.startswith(config.daemon.run_dir.rstrip("/") + "/"):

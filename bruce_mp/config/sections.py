@@ -9,7 +9,8 @@ absent, and its description then states the effect. The marker states that a rel
 change needs a restart. The annotation of a map describes each entry of the map. Rules about several settings, such as a
 name that needs a definition, are in `checks.py`.
 
-The docstring of a section is its text on the reference page.
+The docstring of a section is its text on the reference page. The introduction of that page (`reference.py`) explains
+the *state directory*.
 """
 
 # No `from __future__ import annotations` here: msgspec evaluates the annotations at run time.
@@ -21,7 +22,7 @@ from msgspec import Meta, field
 from bruce_mp.config import fields
 from bruce_mp.config.addresses import HostPort, UnixPath, parse_host_port, parse_listen
 from bruce_mp.config.fields import DAY_MS, INT32_MAX, LIVE, RESTART_FOR_SLAB, RESTART_TO_BIND, Section, restart
-from bruce_mp.config.inputs import Group, User
+from bruce_mp.config.inputs import GroupSetting, UserSetting
 from bruce_mp.config.security import ENV_VARIABLE, Sasl, Tls
 from bruce_mp.config.sizes import GIB, KIB, MIB
 
@@ -30,7 +31,7 @@ MAX_ALPHA: Final = 1_000
 """Largest `alpha` of a topic; with it the topic may hold nearly all of the slab."""
 
 RESTART_FOR_SEQUENCES: Final = restart(
-    "it decides if batches have sequence numbers, and the slab may hold numbered ones"
+    "it decides if batches have sequence numbers, and the slab may hold numbered batches"
 )
 
 RESTART_FOR_JOURNAL: Final = restart("the journal describes the slab from its start")
@@ -162,8 +163,8 @@ class Delivery(Section, frozen=True):
     topic_autocreate: Annotated[
         bool,
         fields.plain(
-            "Ask the brokers to create an unknown topic. Before 0.10.1 they need "
-            "`auto.create.topics.enable`; before 2.4, that or both next settings."
+            "Ask the brokers to create an unknown topic. Brokers before 0.10.1 need "
+            "`auto.create.topics.enable`. Brokers before 2.4 need that setting, or the next two here."
         ),
         LIVE,
     ] = False
@@ -220,7 +221,7 @@ class Delivery(Section, frozen=True):
     # traffic. Here a pause stops one partition or one broker.
     pause_rate_limit_initial_ms: Annotated[
         int,
-        fields.plain("Average length of a series' second pause; each further one doubles it.", 1, DAY_MS),
+        fields.plain("Average length of the second pause in a series; each further pause doubles it.", 1, DAY_MS),
         LIVE,
     ] = 500
     pause_rate_limit_max_double: Annotated[int, fields.plain("Most doublings in a series.", 0, 20), LIVE] = 6
@@ -230,7 +231,7 @@ class Delivery(Section, frozen=True):
 
     @property
     def backoff(self) -> tuple[int, int, int]:
-        """Return the parameters of a back-off: initial pause in ms, most doublings, shortest pause in ms."""
+        """Return the parameters of a back-off: `initial` in ms, `max_double`, and the shortest pause in ms."""
         return self.pause_rate_limit_initial_ms, self.pause_rate_limit_max_double, self.min_pause_delay_ms
 
     @property
@@ -261,7 +262,7 @@ class DefaultBatching(Section, frozen=True):
     config: Annotated[str | None, fields.plain("Name of the limits, for `per_topic`."), LIVE] = None
 
 
-class TopicRule(Section, frozen=True):
+class BatchingRule(Section, frozen=True):
     """A topic with its own rule."""
 
     action: Annotated[BatchingAction, fields.plain(_ACTION_MEANING), LIVE]
@@ -284,7 +285,7 @@ class Batching(Section, frozen=True):
     configs: dict[str, BatchLimits] = field(default_factory=dict)
     combined: CombinedBatching = CombinedBatching()
     default: DefaultBatching = DefaultBatching()
-    topics: dict[str, TopicRule] = field(default_factory=dict)
+    topics: dict[str, BatchingRule] = field(default_factory=dict)
 
 
 class CompressionConfig(Section, frozen=True):
@@ -309,7 +310,7 @@ class Compression(Section, frozen=True):
 
     size_threshold_percent: Annotated[
         int,
-        fields.plain("Largest compressed size to send, in percent of the uncompressed size.", 0, 100),
+        fields.plain("A batch is sent compressed if that shrinks it to at most this percentage of its size.", 0, 100),
         LIVE,
     ] = 100
     default: Annotated[str | None, fields.plain("Config of topics not in `topics`. Absent: none."), LIVE] = None
@@ -373,24 +374,24 @@ class Http(Section, frozen=True):
     ] = 256
     metrics_topics: Annotated[
         int,
-        fields.plain("Topics with their own series on `/metrics`; the others are summed.", 0, 5000),
+        fields.plain("Topics with separate series on `/metrics`; the series of all other topics are summed.", 0, 5000),
         LIVE,
     ] = 100
     history_dir: Annotated[
         str | None,
-        fields.path("Parent of the history's directory (up to 64 MiB). Absent: the *state directory*."),
-        restart("the status process opens the file at its start"),
+        fields.path("Parent of the history's directory, which takes up to 64 MiB. Absent: the *state directory*."),
+        restart("the status process opens the history at the start"),
     ] = None
     mode: Annotated[
         int | None,
         fields.mode("Mode of a UNIX socket; readers need write permission. Absent: the umask decides."),
         RESTART_TO_BIND,
     ] = None
-    user: User = None
-    group: Group = None
-    token_file: Annotated[str | None, fields.path("File with the token of requests that change something."), LIVE] = (
-        None
-    )
+    user: UserSetting = None
+    group: GroupSetting = None
+    token_file: Annotated[
+        str | None, fields.path("File with the token that a request must have if it changes something."), LIVE
+    ] = None
     token_env: Annotated[
         str | None, fields.pattern("Environment variable with that token.", ENV_VARIABLE, "BRUCE_TOKEN"), LIVE
     ] = None

@@ -1,4 +1,4 @@
-"""The batching of a topic that follows from its rule, and the compression configs that topics use."""
+"""Find the batching of a topic by its rule, and list the compression configs that topics use."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from bruce_mp.config.sections import BatchLimits, CompressionConfig
 from bruce_mp.config.sizes import KIB
 
 if TYPE_CHECKING:
-    from bruce_mp.config.sections import Batching, Compression, DefaultBatching, TopicRule
+    from bruce_mp.config.sections import Batching, BatchingRule, Compression, DefaultBatching
 
 __all__ = [
     "BUILT_IN_LIMITS",
@@ -39,7 +39,7 @@ class BatchingKind(Enum):
 
 
 class TopicBatching(NamedTuple):
-    """The batching of one topic; a batch is complete when it reaches the first of the limits."""
+    """The batching of one topic; a batch is complete as soon as it reaches one of the limits."""
 
     kind: BatchingKind
     limits: BatchLimits
@@ -49,11 +49,11 @@ UNBATCHED: Final = TopicBatching(BatchingKind.NONE, BatchLimits(messages=1))
 
 
 def find_limits(batching: Batching, name: str | None) -> BatchLimits | None:
-    """Return the limits with this name, or None if there are none, or `name` is None."""
+    """Return the limits with this name; None if they are not defined, or if `name` is None."""
     return batching.configs.get(name or "") or BUILT_IN_LIMITS.get(name or "")
 
 
-def batching_of_rule(batching: Batching, rule: TopicRule | DefaultBatching) -> TopicBatching:
+def batching_of_rule(batching: Batching, rule: BatchingRule | DefaultBatching) -> TopicBatching:
     """Return the kind of batching and the limits that a rule sets."""
     kind = BatchingKind(rule.action)
     if kind is BatchingKind.NONE or (kind is BatchingKind.COMBINED and not batching.combined.enable):

@@ -21,7 +21,7 @@ from bruce_mp.protocol.kafka.connection_events import (
     MetadataReceived,
     ProduceAcked,
 )
-from bruce_mp.protocol.kafka.version_negotiation import VersionProbes
+from bruce_mp.protocol.kafka.version_negotiation import NegotiationCache
 from bruce_mp.slab.producer_id import (
     cluster_change_count,
     cluster_of,
@@ -113,7 +113,7 @@ class ProduceSession:
 
     def _prepare_connections(self, kafka: Kafka) -> None:
         self._security = create_security(kafka, self._loop)
-        self._version_probes = VersionProbes(kafka.broker_version, logs_in=self._security.logins is not None)
+        self._negotiation_cache = NegotiationCache(kafka.broker_version, logs_in=self._security.logins is not None)
 
     def apply_config(self, config: Config, before: Config) -> None:
         """Apply a reloaded config; changed connection settings replace the connection once it is idle."""
@@ -187,7 +187,7 @@ class ProduceSession:
             client_id=self._config.kafka.client_id,
             timeout_s=self._config.delivery.kafka_socket_timeout_s,
             on_event=self._on_event,
-            probes=self._version_probes,
+            negotiation_cache=self._negotiation_cache,
             security=self._security,
             renews_login=True,
         )
@@ -258,7 +258,7 @@ class ProduceSession:
         assert self._socket is not None
         is_probably_slow = self._count_connection(capabilities)
         if is_probably_slow:
-            self._version_probes.on_failed((self._broker.host, self._broker.port))  # negotiate again
+            self._negotiation_cache.on_failed((self._broker.host, self._broker.port))  # negotiate again
             text = f"Broker {self._broker.host}:{self._broker.port} took too long to report its API versions."
             self._reject(self._socket, text, FailureCause.NO_API_VERSIONS)
             return

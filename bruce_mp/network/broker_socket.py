@@ -37,7 +37,7 @@ from bruce_mp.protocol.kafka.connection_events import (
     LoggedIn,
     Send,
 )
-from bruce_mp.protocol.kafka.version_negotiation import VersionProbes
+from bruce_mp.protocol.kafka.version_negotiation import NegotiationCache
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -75,9 +75,9 @@ requests causes a reset."""
 class BrokerSocket:
     """One connection, from `open` to the event `Failed` or `Closed`, or to `close`; it cannot be opened a second time.
 
-    All sockets of a process share `probes`, a cache of the version negotiation that each broker needs; if it is None,
-    the socket starts with a version request. If `security` is None, the connection is plain text. If `renews_login` is
-    True, the owner must check `is_blocked` before it sends, because no request may be sent during a renewal.
+    All sockets of a process share `negotiation_cache`; if it is None, each socket starts with a version request. If
+    `security` is None, the connection is plain text. If `renews_login` is True, the owner must check `is_blocked`
+    before it sends, because no request may be sent during a renewal.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class BrokerSocket:
         client_id: str,
         timeout_s: float,
         on_event: Callable[[Event], None],
-        probes: VersionProbes | None = None,
+        negotiation_cache: NegotiationCache | None = None,
         security: Security | None = None,
         renews_login: bool = False,
     ) -> None:
@@ -101,7 +101,7 @@ class BrokerSocket:
         self._timeout_s = timeout_s
         self._on_event = on_event
         self._client_id = client_id
-        self._probes = probes or VersionProbes()
+        self._negotiation_cache = negotiation_cache or NegotiationCache()
         self._security = security or Security()
         self._renews_login = renews_login
         self._mechanism: Mechanism | None = None
@@ -109,7 +109,7 @@ class BrokerSocket:
         self._renewal_timer: Timer | None = None
         self._credentials_timer: Timer | None = None
         """The time limit of the wait for credentials."""
-        self._negotiation = self._probes.choose((host, port), time.monotonic())
+        self._negotiation = self._negotiation_cache.choose((host, port), time.monotonic())
         self.connection = self._new_connection()
         self._socket: socket.socket | None = None
         self._addresses: deque[Address] = deque()
@@ -372,7 +372,7 @@ class BrokerSocket:
                     self._schedule_renewal(event.lifetime_s, event.lifetime_s * _RENEWAL_FRACTION)
                 continue
             if isinstance(event, ConnectionReady):
-                self._probes.on_ready((self._host, self._port), self._negotiation, time.monotonic())
+                self._negotiation_cache.on_ready((self._host, self._port), self._negotiation, time.monotonic())
             elif isinstance(event, Failed) and self._try_fallback(event):
                 return
             elif isinstance(event, Failed | Closed):
@@ -388,7 +388,7 @@ class BrokerSocket:
     def _try_fallback(self, event: Failed) -> bool:
         """If the broker reported no versions and there is a fallback negotiation, reconnect with it and return True."""
         # The cached negotiation is dropped after any failure, because the broker may have been upgraded or downgraded.
-        self._probes.on_failed((self._host, self._port))
+        self._negotiation_cache.on_failed((self._host, self._port))
         fallback = self._negotiation.fallback
         if event.cause is not FailureCause.NO_API_VERSIONS or fallback is None:
             return False
@@ -397,7 +397,7 @@ class BrokerSocket:
         return True
 
     def _fail(self, text: str, cause: FailureCause) -> None:
-        self._probes.on_failed((self._host, self._port))
+        self._negotiation_cache.on_failed((self._host, self._port))
         unanswered = self.connection.close()
         self.close()
         self._on_event(Failed(RemoteProtocolError(text), cause, unanswered))

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from bruce_mp.ipc.loop import Loop
     from bruce_mp.network.connection_security import Security
     from bruce_mp.network.resolver import Resolver
-    from bruce_mp.protocol.kafka.version_negotiation import VersionProbes
+    from bruce_mp.protocol.kafka.version_negotiation import NegotiationCache
 
 __all__ = ["BrokerSequence", "SocketFactory", "socket_factory"]
 
@@ -34,7 +34,7 @@ def socket_factory(
     *,
     client_id: str,
     timeout_s: float,
-    probes: VersionProbes,
+    negotiation_cache: NegotiationCache,
     security: Security | None,
 ) -> SocketFactory:
     def create_socket(address: Address, on_event: Callable[[Event], None]) -> BrokerSocket:
@@ -46,7 +46,7 @@ def socket_factory(
             client_id=client_id,
             timeout_s=min(timeout_s, MAX_TIMEOUT_S),
             on_event=on_event,
-            probes=probes,
+            negotiation_cache=negotiation_cache,
             security=security,
         )
 

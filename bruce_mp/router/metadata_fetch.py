@@ -209,7 +209,7 @@ class MetadataFetcher:
         """Request a producer id if needed, else end the fetch."""
         if self._needs_producer_id and self._capabilities.has_producer_ids:
             connection = self._brokers.socket.connection
-            self._brokers.socket.send(connection.init_producer_id(time.monotonic()).buffers)
+            self._brokers.socket.send(connection.request_producer_id(time.monotonic()).buffers)
         elif self._needs_producer_id and self._capabilities == BEFORE_API_VERSIONS:
             self._on_old_broker(metadata)
         else:

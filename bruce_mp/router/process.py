@@ -19,9 +19,9 @@ from bruce_mp.pipeline.process_shell import ProcessShell
 from bruce_mp.protocol.kafka.connection_events import FailureCause
 from bruce_mp.protocol.kafka.error_actions import error_row
 from bruce_mp.protocol.kafka.kafka_types import ACKS_ALL
-from bruce_mp.protocol.kafka.version_negotiation import VersionProbes
-from bruce_mp.router.backoff import RouterBackoff
-from bruce_mp.router.broker_sequence import socket_factory
+from bruce_mp.protocol.kafka.version_negotiation import NegotiationCache
+from bruce_mp.router.backoff import PauseBackoff
+from bruce_mp.router.broker_rotation import socket_factory
 from bruce_mp.router.cluster import Address, view_of
 from bruce_mp.router.cluster_status import ClusterStatus
 from bruce_mp.router.core import Router
@@ -188,7 +188,7 @@ class _RouterProcess(ProcessShell):
             self._resolver,
             client_id=config.kafka.client_id,
             timeout_s=config.delivery.kafka_socket_timeout_s,
-            probes=VersionProbes(config.kafka.broker_version, logs_in=security.logins is not None),
+            negotiation_cache=NegotiationCache(config.kafka.broker_version, logs_in=security.logins is not None),
             security=security,
         )
 

@@ -89,7 +89,7 @@ class TopicCreator:
         version = capabilities.create_topics_version
         if version is not None and (version >= FIRST_WITH_BROKER_DEFAULT or None not in configured):
             partitions, replication = (BROKER_DEFAULT if number is None else number for number in configured)
-            request = connection.create_topics(
+            request = connection.request_topic_creation(
                 self._names, now, partitions=partitions, replication=replication, timeout_ms=CREATE_TIMEOUT_MS
             )
         else:

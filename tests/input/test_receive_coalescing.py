@@ -6,12 +6,12 @@ import pytest
 
 from bruce_mp.config.sections import (
     Batching,
+    BatchingRule,
     BatchLimits,
     CombinedBatching,
     DefaultBatching,
     RateLimit,
     RateLimitConfig,
-    TopicRule,
 )
 from bruce_mp.input import receive_coalescing
 from bruce_mp.input.receive_coalescing import MAX_STREAM_NAP_US, UNBATCHED_NAP_US, coalescing_for, stream_coalescing_for
@@ -22,9 +22,9 @@ from support.flow_parts import quick_config
 if TYPE_CHECKING:
     from pathlib import Path
 
-UNBATCHED: Final = TopicRule(action="none")
+UNBATCHED: Final = BatchingRule(action="none")
 SHORT: Final = {"short": BatchLimits(time_ms=20)}
-BY_TOPIC: Final = TopicRule(action="per_topic", config="short")
+BY_TOPIC: Final = BatchingRule(action="per_topic", config="short")
 SLOW: Final = Batching(
     configs={"slow": BatchLimits(time_ms=1000)},
     combined=CombinedBatching(config="slow"),

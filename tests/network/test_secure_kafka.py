@@ -15,7 +15,7 @@ from bruce_mp.network.connection_security import create_security
 from bruce_mp.network.resolver import Resolver
 from bruce_mp.protocol.kafka.connection_events import ConnectionReady, Failed, FailureCause, MetadataReceived
 from bruce_mp.protocol.kafka.scram import SCRAM_HASHES
-from bruce_mp.protocol.kafka.version_negotiation import VersionProbes
+from bruce_mp.protocol.kafka.version_negotiation import NegotiationCache
 from support.certificates import Authority
 from support.kafka_secure import OLD_PASSWORD, PASSWORDS, SESSION_MS, OldKafka, SecureKafka
 from support.signed_tokens import unsigned_token
@@ -49,8 +49,8 @@ class Client:
         security = create_security(settings, self.loop)
         self.socket = BrokerSocket(
             self.loop, resolver, host=host, port=port, client_id="test", timeout_s=TIMEOUT_S,
-            on_event=self.events.append, probes=VersionProbes(logs_in=security.logins is not None), security=security,
-            renews_login=True,
+            on_event=self.events.append, negotiation_cache=NegotiationCache(logs_in=security.logins is not None),
+            security=security, renews_login=True,
         )  # fmt: skip
         stack.callback(self.socket.close)
         self.socket.open()

@@ -18,7 +18,7 @@ from bruce_mp.network.broker_socket import BrokerSocket
 from bruce_mp.protocol.kafka import broker_connection
 from bruce_mp.protocol.kafka.api_versions import BEFORE_API_VERSIONS, BrokerCapabilities
 from bruce_mp.protocol.kafka.connection_events import ConnectionReady, Failed, FailureCause
-from bruce_mp.protocol.kafka.version_negotiation import VersionProbes
+from bruce_mp.protocol.kafka.version_negotiation import NegotiationCache
 from support.kafka_answers import framed, versions
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ def serve(stack: ExitStack, script: Script) -> Server:
     return server
 
 
-def connect(stack: ExitStack, server: Server, probes: VersionProbes | None = None) -> list[Event]:
+def connect(stack: ExitStack, server: Server, negotiation_cache: NegotiationCache | None = None) -> list[Event]:
     """Open a connection and wait for its first event."""
     loop = Loop()
     events: list[Event] = []
@@ -136,7 +136,7 @@ def connect(stack: ExitStack, server: Server, probes: VersionProbes | None = Non
         client_id="test",
         timeout_s=TIMEOUT_S,
         on_event=on_event,
-        probes=probes,
+        negotiation_cache=negotiation_cache,
     )
     stack.callback(connection.close)
     connection.open()
@@ -153,9 +153,9 @@ def test_an_old_broker_is_detected(stack: ExitStack, reaction: Reaction) -> None
 
 def test_a_detected_version_skips_the_probe_on_the_next_connection(stack: ExitStack) -> None:
     server = serve(stack, [*old_broker(closes), {METADATA: gives_metadata}])
-    probes = VersionProbes()
-    connect(stack, server, probes)
-    assert connect(stack, server, probes) == [ConnectionReady(BEFORE_API_VERSIONS)]
+    negotiation_cache = NegotiationCache()
+    connect(stack, server, negotiation_cache)
+    assert connect(stack, server, negotiation_cache) == [ConnectionReady(BEFORE_API_VERSIONS)]
     assert server.asked[3:] == [[METADATA]]
 
 
@@ -175,13 +175,13 @@ def test_a_stopping_broker_is_not_mistaken_for_an_old_one(stack: ExitStack) -> N
 
 def test_an_upgraded_broker_is_probed_again(stack: ExitStack) -> None:
     server = serve(stack, [*old_broker(closes), {METADATA: closes}, {VERSIONS: says_versions}])
-    probes = VersionProbes()
-    connect(stack, server, probes)
-    (event,) = connect(stack, server, probes)
+    negotiation_cache = NegotiationCache()
+    connect(stack, server, negotiation_cache)
+    (event,) = connect(stack, server, negotiation_cache)
     assert isinstance(event, Failed)
-    assert connect(stack, server, probes) == [ConnectionReady(BrokerCapabilities(9, 9, 4))]
+    assert connect(stack, server, negotiation_cache) == [ConnectionReady(BrokerCapabilities(9, 9, 4))]
 
 
 def test_a_configured_release_is_not_probed(stack: ExitStack) -> None:
     server = serve(stack, [{METADATA: gives_metadata}])
-    assert connect(stack, server, VersionProbes("0.9.0.1")) == [ConnectionReady(BEFORE_API_VERSIONS)]
+    assert connect(stack, server, NegotiationCache("0.9.0.1")) == [ConnectionReady(BEFORE_API_VERSIONS)]

@@ -56,7 +56,7 @@ class FakeConnection:
         self.asked.append(topics)
         return EncodedRequest(1, [])
 
-    def init_producer_id(self, _now: float) -> EncodedRequest:
+    def request_producer_id(self, _now: float) -> EncodedRequest:
         return EncodedRequest(2, [])
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from bruce_mp import kernels
-from bruce_mp.config.sections import Batching, BatchLimits, DefaultBatching, RateLimit, RateLimitConfig, TopicRule
+from bruce_mp.config.sections import Batching, BatchingRule, BatchLimits, DefaultBatching, RateLimit, RateLimitConfig
 from bruce_mp.errors import DiscardReason
 from bruce_mp.ipc.frames import ParcelKind, unpack_parcels
 from bruce_mp.router.cluster import MISSING_GRACE_MS
@@ -33,7 +33,7 @@ BATCHING: Final = Batching(
     message_max_bytes=LARGEST,
     configs={"single": BatchLimits(messages=1)},
     default=DefaultBatching(action="none"),
-    topics={"batched": TopicRule(action="per_topic", config="single")},
+    topics={"batched": BatchingRule(action="per_topic", config="single")},
 )
 
 

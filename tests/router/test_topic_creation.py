@@ -43,7 +43,7 @@ class FakeConnection:
     def __init__(self, asked: list[object]) -> None:
         self.asked = asked
 
-    def create_topics(self, names: Sequence[bytes], _now: float, **sizes: int) -> EncodedRequest:
+    def request_topic_creation(self, names: Sequence[bytes], _now: float, **sizes: int) -> EncodedRequest:
         self.asked.append(("create", names, sizes["partitions"], sizes["replication"]))
         return EncodedRequest(1, [])
 

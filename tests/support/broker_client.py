@@ -68,7 +68,7 @@ class BrokerClient:
     def producer_id(self) -> Producer:
         give_up_at = time.monotonic() + TIMEOUT_S
         while True:
-            self.send(self.connection.init_producer_id(time.monotonic()))
+            self.send(self.connection.request_producer_id(time.monotonic()))
             got = self.wait(ProducerIdReceived).response
             if got.error == 0:
                 return Producer(got.producer_id, got.producer_epoch, 0)

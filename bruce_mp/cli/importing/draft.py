@@ -156,7 +156,7 @@ def _setting_at(key: Key) -> SettingType:
     setting = setting_type(Config)
     for part in key:
         if get_origin(setting.type) is dict:
-            setting = setting.entry
+            setting = setting.entry_type
         else:
             fields = {field.name: field for field in msgspec.structs.fields(setting.type)}
             setting = setting_type(fields[part].type)

@@ -25,21 +25,20 @@ _ALLOWED_SIZES = {
     ANSWER_KEY: range(MIN_ANSWER_BYTES, MAX_ANSWER_BYTES + 1),
     ENDED_KEY: range(MIN_ENDED_BYTES, MAX_ENDED_BYTES + 1),
 }
-"""The allowed sizes of a frame in bytes, by the frame's API key."""
+"""The allowed sizes of a frame in bytes by its API key; answers to barriers and to inquiries have the same key."""
 
 
 class AnswerReader:
-    """Decodes the answers in the bytes that a client receives."""
+    """Decoder of the answers in the bytes that a client receives."""
 
     def __init__(self) -> None:
         self._unread = bytearray()
 
     def feed(self, data: bytes) -> list[BarrierAnswer | InquiryAnswer]:
-        """Return the answers that `data` completes.
+        """Append received bytes; return the answers that are complete now.
 
-        Raise RemoteProtocolError for malformed bytes, and AttemptEndedError for an ended frame. If there are answers
-        before the bytes that cause an error, return these answers; the next call then raises the error, even if `data`
-        is empty.
+        Raise RemoteProtocolError for malformed bytes, and AttemptEndedError for an ended frame. If answers precede the
+        bytes that cause an error, return these answers; the next call then raises the error, even if `data` is empty.
         """
         self._unread += data
         answers: list[BarrierAnswer | InquiryAnswer] = []

@@ -1,7 +1,6 @@
 """Barriers: a client requests the outcome of all messages that it has sent on this stream connection so far.
 
-The answer comes when all these messages have reached a level, for example when each is delivered or discarded, or when
-the time limit has passed.
+The answer comes when all these messages have reached the requested `Level`, or when the time limit has passed.
 
     request  int32 Size | int16 ApiKey = 258 | int16 ApiVersion = 0 | int16 Flags = 0 | 8 bytes Token | int16 Level
              | int32 TimeLimit in ms
@@ -52,7 +51,7 @@ ANSWER_KEY: Final = 259
 API_VERSION: Final = 0
 TOKEN_BYTES: Final = 8  # the client chooses a token for each request, and recognizes the answer by it
 MAX_LIMIT_MS: Final = 2**31 - 1
-"""The largest value of the TimeLimit field."""
+"""The largest time limit that fits into its field."""
 
 _REQUEST: Final = Struct(">ihhh8shi")
 _ANSWER: Final = Struct(">ihh8shqqqh")
@@ -60,8 +59,8 @@ REASON: Final = Struct(">hq")
 """Reason, Count: the number of messages that were discarded for this reason."""
 FRAME_START: Final = Struct(">ihh")
 """Size, ApiKey, ApiVersion."""
-_TOKEN_AT: Final = 10
-"""Offset of the token in a request."""
+_TOKEN_OFFSET: Final = 10
+"""Offset of the token in a request, in bytes."""
 NOT_ANSWER: Final = "The bytes are no answer to a barrier; check that the socket is the daemon's."
 MIN_ANSWER_BYTES: Final = _ANSWER.size
 MAX_ANSWER_BYTES: Final = _ANSWER.size + REASON.size * (2**15 - 1)
@@ -81,7 +80,7 @@ class Level(IntEnum):
 
 @unique
 class BarrierStatus(IntEnum):
-    """The status of an answer; with each status, the counts in the answer are correct."""
+    """The status of an answer. The counts in an answer are correct, whatever its status is."""
 
     DONE = 0
     """All messages have reached the requested level."""
@@ -94,14 +93,14 @@ class BarrierStatus(IntEnum):
     UNSUPPORTED_VERSION = 4
     """The daemon does not support the request's version."""
     FENCED = 5
-    """The request came within a fenced attempt, but the daemon sends an attempt's messages only after the end frame."""
+    """The request came within a fenced attempt, but the daemon sends an attempt's messages only after its end."""
     NO_JOURNAL = 6
     """The request is for a durable outcome, and the daemon keeps no journal."""
 
 
 @dataclass(frozen=True, slots=True)
 class Barrier:
-    """A request.  The answer repeats `token`.  `limit_ms` is the longest time that the daemon waits with the answer."""
+    """A request.  The answer repeats `token`.  `limit_ms` is the longest time before the answer."""
 
     token: bytes
     level: Level
@@ -110,7 +109,7 @@ class Barrier:
 
 @dataclass(frozen=True, slots=True)
 class BarrierAnswer:
-    """An answer.  `reasons` has the number of discarded messages by reason; an unknown reason is its number."""
+    """An answer.  `reasons` has the number of discarded messages by reason; unknown reasons are int."""
 
     token: bytes
     status: BarrierStatus
@@ -142,12 +141,12 @@ def check_token(token: bytes) -> None:
 def decode_barrier(data: bytes | bytearray | memoryview) -> Barrier | BarrierAnswer:
     """Decode a whole request.
 
-    For a malformed request, or one of an unsupported version, return the answer to send; the caller must set its
-    counts.
+    If the request is malformed or of an unsupported version, return the answer to send, in which the caller must
+    set the counts.
     """
     _, _, version = FRAME_START.unpack_from(data)
     # A malformed request may end before or within its token, but the answer needs a token of 8 bytes.
-    token = bytes(data[_TOKEN_AT : _TOKEN_AT + TOKEN_BYTES]).ljust(TOKEN_BYTES, b"\0")
+    token = bytes(data[_TOKEN_OFFSET : _TOKEN_OFFSET + TOKEN_BYTES]).ljust(TOKEN_BYTES, b"\0")
     if version != API_VERSION:
         return BarrierAnswer(token, BarrierStatus.UNSUPPORTED_VERSION, 0, 0, 0)
     if len(data) != _REQUEST.size:

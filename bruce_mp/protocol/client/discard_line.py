@@ -3,18 +3,18 @@
     now: MS ts: TS event: E info: I topic: LEN[T] key: LEN[B64] msg: LEN[B64]
 
 This is the format of Dory, the predecessor of this daemon. MS is the time of writing, TS the message's timestamp, E the
-event (DISC or DUP), I the reason of a discard, T the topic. B64 is base64, and LEN is the number of bytes between the
-brackets. Four additions make it possible to send a message again from its line:
+event (DISC or DUP), I the reason of a discard, T the topic; `msg` has the message's value. B64 is base64, and LEN is
+the number of bytes between the brackets. With four additions, a message can be sent again from its line:
 
 * ` pkey: N` after `msg` has the unsigned key of a PartitionKey message. Parsers of Dory's lines skip unknown fields
   after `msg`.
 * ` hdrs: K:V,K:V,...` after these fields has record headers: keys and values in base64, `-` for a null value.
-* ` empty: N` comes last. N is a sum of `messages.EmptyFields`, which tells an empty key or message from a null one.
+* ` empty: N` comes last. N is a sum of `messages.EmptyFields`, which tells an empty key or value from a null one.
 * In a topic, the backslash and every byte outside printable ASCII are written as `\\xHH`, so that no topic of a client
   can contain the end of a line. Topics that Kafka allows contain no such bytes.
 
-An empty or null key or message is `0[]`. A topic that could not be parsed is `0[]`, too, and then `msg` has all
-received bytes. The writer may truncate key and message and omit headers; the line does not tell that it did.
+An empty or null key or value is `0[]`. A topic that could not be parsed is `0[]`, too, and then `msg` has all received
+bytes. The writer may truncate key and value and omit headers; the line does not show this.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class LineEvent(Enum):
 
     DISCARD = "DISC"
     DUPLICATE = "DUP"
-    """The daemon has sent a message again that Kafka may already have. The info field is NONE."""
+    """The daemon has sent the message again, although Kafka may already have it. The info field is NONE."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +127,7 @@ _HEAD: Final = re.compile(rb"now: (\d{1,20}) ts: (-?\d{1,20}) event: (DISC|DUP) 
 _FIELD_START: Final = re.compile(rb"(\w+): (\d{1,20})\[")
 _OPTIONAL_FIELD: Final = re.compile(rb" (\w+): (\S+)")
 _EMPTY_BY_TEXT: Final = {b"%d" % fields: fields for fields in range(0, 32, 4)}
-"""The valid values of `empty`, which are all sums of the `EmptyFields` 4, 8 and 16, by their text."""
+"""The valid values of `empty` by their text: all sums of the `EmptyFields` 4, 8 and 16."""
 _MAX_PKEY_DIGITS: Final = len(str((1 << 32) - 1))
 _ESCAPE: Final = re.compile(rb"\\x([0-9a-f]{2})")
 
@@ -141,10 +141,10 @@ def parse_line(data: bytes) -> DiscardLine:
             "A line of a discard file begins with `now: MS ts: MS event: E info: I`; this does not."
         )
     now, timestamp, event, info = head.groups()
-    topic, at = _read_bracketed(data, head.end(), b"topic")
-    key, at = _read_bracketed(data, at + 1, b"key")  # + 1 for the space between two fields
-    value, at = _read_bracketed(data, at + 1, b"msg")
-    optional = _read_optional(data, at)
+    topic, end = _read_bracketed(data, head.end(), b"topic")
+    key, end = _read_bracketed(data, end + 1, b"key")  # + 1 for the space between two fields
+    value, end = _read_bracketed(data, end + 1, b"msg")
+    optional = _read_optional(data, end)
     return DiscardLine(
         now_ms=int(now),
         timestamp_ms=int(timestamp),
@@ -159,16 +159,16 @@ def parse_line(data: bytes) -> DiscardLine:
     )
 
 
-def _read_bracketed(data: bytes, at: int, name: bytes) -> tuple[bytes, int]:
-    """Return the text of the field `name: LEN[text]` at byte `at`, and the index of the byte after the field."""
-    opening = _FIELD_START.match(data, at)
-    is_after_space = data[at - 1 : at] == b" "
+def _read_bracketed(data: bytes, start: int, name: bytes) -> tuple[bytes, int]:
+    """Return the text of the field `name: LEN[text]` at byte `start`, and the index of the byte after the field."""
+    opening = _FIELD_START.match(data, start)
+    is_after_space = data[start - 1 : start] == b" "
     if opening is None or opening[1] != name or not is_after_space:
-        raise RemoteProtocolError(f"Byte {at} of a line of a discard file should begin `{name.decode()}: LENGTH[`.")
-    start, end = opening.end(), opening.end() + int(opening[2])
-    if data[end : end + 1] != b"]":
+        raise RemoteProtocolError(f"Byte {start} of a line of a discard file should begin `{name.decode()}: LENGTH[`.")
+    text_start, text_end = opening.end(), opening.end() + int(opening[2])
+    if data[text_end : text_end + 1] != b"]":
         raise RemoteProtocolError(f"The {name.decode()} of a line of a discard file is not as long as it says.")
-    return data[start:end], end + 1
+    return data[text_start:text_end], text_end + 1
 
 
 def _unbase64(text: bytes, name: str) -> bytes:
@@ -178,14 +178,14 @@ def _unbase64(text: bytes, name: str) -> bytes:
         raise RemoteProtocolError(f"The {name} of a line of a discard file is not base64.") from error
 
 
-def _read_optional(data: bytes, at: int) -> dict[bytes, bytes]:
-    """Return the fields from byte `at` on, which follow the field `msg`, by name."""
+def _read_optional(data: bytes, start: int) -> dict[bytes, bytes]:
+    """Return the optional fields, which begin at byte `start`, by name."""
     fields: dict[bytes, bytes] = {}
-    while at < len(data):
-        field = _OPTIONAL_FIELD.match(data, at)
+    while start < len(data):
+        field = _OPTIONAL_FIELD.match(data, start)
         if field is None:
-            raise RemoteProtocolError(f"Byte {at} of a line of a discard file should begin ` NAME: VALUE`.")
-        fields[field[1]], at = field[2], field.end()
+            raise RemoteProtocolError(f"Byte {start} of a line of a discard file should begin ` NAME: VALUE`.")
+        fields[field[1]], start = field[2], field.end()
     return fields
 
 

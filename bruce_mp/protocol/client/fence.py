@@ -11,7 +11,7 @@ between begin and end, and sends them to Kafka after the end frame.  If the conn
 daemon discards the messages with the reason ABANDONED_ATTEMPT.  Name identifies the attempt in the daemon's log.
 
 The field Name may have options: a NUL byte after the name, then the options, separated by spaces.  A daemon ignores
-unknown options.  A daemon of an older release, which knows no options, takes the whole field for the name.
+unknown options.  A daemon that is too old for options takes the whole field for the name.
 
 * `timestamps=client`: the daemon keeps the timestamps of all messages up to the next begin frame, even if they are very
   old.  So a client can send an attempt without messages to set this option for the messages after the attempt.
@@ -47,7 +47,7 @@ __all__ = [
     "is_end",
 ]
 
-BEGIN_KEY: Final = 260  # the first API key that `barrier.py` does not use
+BEGIN_KEY: Final = 260  # `barrier.py` uses 258 and 259
 END_KEY: Final = 261
 ENDED_KEY: Final = 262
 API_VERSION: Final = 0
@@ -63,8 +63,8 @@ _MAX_TEXT_BYTES: Final = 4000
 """Maximum length of the text that this daemon sends in an ended frame."""
 MIN_ENDED_BYTES: Final = _ENDED.size
 MAX_ENDED_BYTES: Final = _ENDED.size + 2**15 - 1
-"""Maximum size of an ended frame that a client accepts: a daemon of another release may send longer texts, up to the
-largest TextSize."""
+"""Maximum size of an ended frame that a client accepts. It allows for the largest TextSize, because a daemon of another
+release may send longer texts."""
 _NOT_ENDED_FRAME: Final = "The bytes are not a frame that ends an attempt; check that the socket is the daemon's."
 
 
@@ -79,11 +79,11 @@ class EndReason(IntEnum):
     SPILL_FAILED = 3
     """The daemon could not write the attempt's spill file, which holds the part that does not fit in memory."""
     NOT_UNDERSTOOD = 4
-    """The client sent malformed bytes, or a frame that is not allowed within an attempt."""
+    """The client sent malformed bytes, or a frame that must not come within an attempt."""
     SHUTTING_DOWN = 5
     """The daemon shuts down, or is upgraded."""
     NOT_ALLOWED = 6
-    """The user may no longer send."""
+    """A changed configuration no longer allows the user to send."""
     UNREAD_ANSWERS = 7
     """The client does not read the answers to its barriers."""
     NAME_IN_USE = 8
@@ -101,7 +101,7 @@ class AttemptBegin(NamedTuple):
 def encode_begin(name: str, *, keeps_timestamps: bool = False, is_unique: bool = False) -> bytes:
     """Return the frame that begins an attempt.
 
-    Raises LocalProtocolError if the name has a NUL, or if name and options have more than 255 bytes together.
+    Raises LocalProtocolError if name, NUL byte and options have more than 255 bytes in all.
     """
     if "\0" in name:  # the daemon would take the rest of the name for options
         raise LocalProtocolError(f"The name of an attempt, {name!r}, has a NUL. Leave it out.")

@@ -53,7 +53,7 @@ __all__ = [
 ]
 
 API_VERSION: Final = 1
-"""A barrier frame with this version is an inquiry."""
+"""The version of a frame with the API key of a barrier that makes the frame an inquiry."""
 _REQUEST: Final = Struct(">ihhh8sh")
 _ANSWER: Final = Struct(">ihh8shqiiqqhh")
 _NOT_ANSWER: Final = "The bytes are no answer to an inquiry; check that the socket is the daemon's."
@@ -72,7 +72,7 @@ class AttemptOutcome(IntEnum):
     UNCOUNTED = 3
     """The attempt is complete, but the daemon has lost the counts: a message may be delivered, discarded or neither."""
     LOST = 4
-    """The attempt was complete, but the slab, the file with its messages, no longer exists."""
+    """The attempt was complete, but the slab that held its messages no longer exists."""
     UNAVAILABLE = 5
     """The daemon cannot read its registry of attempts; the daemon's log has the error."""
 
@@ -94,8 +94,8 @@ class InquiryAnswer:
 
     The daemon remembers all attempts that were completed at `since_ms` (ms since the epoch) or later. The limits are in
     bytes: `largest_message` for a whole message, its size field included, and `largest_payload` for key, value and
-    headers together. `reasons` has the number of discarded messages by reason. `features` has the names of the
-    protocol's extensions that the daemon supports.
+    headers together. The other numbers count the attempt's messages; `reasons` has the number of discarded ones by
+    reason. `features` has the names of the protocol's extensions that the daemon supports.
     """
 
     token: bytes
@@ -121,7 +121,7 @@ def encode_inquiry(token: bytes, name: bytes = b"") -> bytes:
 
 
 def is_inquiry(data: bytes | bytearray | memoryview) -> bool:
-    """Return True for a barrier frame with the version of the inquiry."""
+    """Return True if a frame has the API key of a barrier and the version of an inquiry."""
     _, key, version = FRAME_START.unpack_from(data)
     return (key, version) == (BARRIER_KEY, API_VERSION)
 
@@ -137,7 +137,7 @@ def decode_inquiry(data: bytes | bytearray | memoryview) -> Inquiry | None:
 
 
 def encode_inquiry_answer(answer: InquiryAnswer) -> bytes:
-    """Encode an answer, in which the reasons and the features follow the fields of fixed size."""
+    """Encode an answer."""
     reasons = encode_reasons(answer.reasons)
     features = " ".join(sorted(answer.features)).encode()
     tail = reasons + features

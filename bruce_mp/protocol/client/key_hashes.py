@@ -1,9 +1,8 @@
 """The hashes by which Kafka's producers derive a partition from a record key.
 
-The partition is the hash modulo the number of the topic's partitions.  The daemon computes the partition from the field
-PartitionKey of a message in the same way.  Each hash here is an unsigned number of at most 32 bits, so a client can
-send it as the PartitionKey.  Sources: `Utils.murmur2` and `Utils.toPositive` of Kafka's Java client; `rdcrc32.c` and
-`rdfnv1a.c` of librdkafka.
+The partition is the hash modulo the number of the topic's partitions.  Each hash is an unsigned number of at most 32
+bits, so a client can send it in the field PartitionKey of a message: the daemon uses this field in place of the hash.
+Sources: `Utils.murmur2` and `Utils.toPositive` of Kafka's Java client; `rdcrc32.c` and `rdfnv1a.c` of librdkafka.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ _FNV_PRIME: Final = 0x01000193
 
 @unique
 class Partitioner(IntEnum):
-    """The rule that derives the partition from a record key; compiled code uses the same numbers."""
+    """The rule that derives the partition from a record key; the compiled kernels use the same numbers."""
 
     NONE = 0
     MURMUR2 = 1
@@ -39,7 +38,7 @@ class Partitioner(IntEnum):
 
 
 def partition_key_of(key: bytes | bytearray | memoryview, partitioner: str = "murmur2") -> int:
-    """Return the PartitionKey with which a message goes to the partition that a Kafka producer chooses for `key`.
+    """Return the PartitionKey for the partition that a Kafka producer with `partitioner` chooses for `key`.
 
     `partitioner` is "murmur2" (the default of the Java client), "crc32" (`consistent_random` of librdkafka) or "fnv1a"
     (`fnv1a` of librdkafka). Raise `LocalProtocolError` for another name.
@@ -65,7 +64,7 @@ def _murmur2(key: bytes) -> int:
 
 
 def _fnv1a(key: bytes) -> int:
-    """Return the absolute value of the FNV-1a hash as a signed number of 32 bits, as librdkafka and Sarama do."""
+    """Return the absolute value of the FNV-1a hash, read as a signed 32-bit number, as librdkafka and Sarama do."""
     hashed = _FNV_OFFSET
     for byte in key:
         hashed = (hashed ^ byte) * _FNV_PRIME & _32_BITS

@@ -8,10 +8,9 @@ message, itself included.  Of the two kinds of messages, AnyPartition (ApiKey 25
 the latter has the field PartitionKey.  ApiVersion 1 adds record headers (`record_headers`).  In ApiVersion 2, a KeySize
 or ValueSize of -1 means null, and 0 means empty.  `docs/protocol.md` describes the formats for programmers of clients.
 
-Clients encode messages with this module.  The daemon parses received messages with its kernels, which are functions for
-many messages at a time; tests compare the kernels with `parse_message()`.  The daemon itself uses `parse_message()`
-only for reports and exports.  The order of the checks in `parse_message()` is part of the protocol, because it decides
-the discard reason of a message with several faults.
+Clients encode messages with this module.  The daemon parses received messages with its kernels, and tests compare the
+kernels with `parse_message()`.  The daemon itself uses `parse_message()` only for reports and exports.  The order of
+the checks in `parse_message()` is part of the protocol, because the first failed check decides the discard reason.
 """
 
 from __future__ import annotations
@@ -79,7 +78,7 @@ class ApiKey(IntEnum):
 
 
 class EmptyFields(IntFlag):
-    """The meaning of a key or value without bytes: null or empty. Messages of `NULLS_VERSION` state it.
+    """Flags that tell if a key or value without bytes is null or empty; messages before `NULLS_VERSION` have none.
 
     A key without bytes is null unless EMPTY_KEY is set. If neither NULL_VALUE nor EMPTY_VALUE is set, the daemon's
     configuration decides if a value without bytes is null. The slab stores the flags as bits of a record's options.
@@ -104,7 +103,7 @@ class Message:
     partition_key: int | None
     headers: tuple[Header, ...] = ()
     empty: EmptyFields = NO_EMPTY_FIELDS
-    """The flags that tell an empty key or value from a null one: in `key` and `value`, null is b"", too."""
+    """The flags of `key` and `value` if they are b"", which stands for empty and for null."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,8 +135,8 @@ def encode(
     """Encode a PartitionKey message, or an AnyPartition message if `partition_key` is None.
 
     The message has the lowest version that can express it.  A `str` topic is encoded as UTF-8.  A key or value of None
-    is null.  With `keep_empty`, an empty key or value stays empty in Kafka; otherwise an empty key becomes null, and
-    the daemon's configuration decides if an empty value does.  A partition key has 32 bits, signed or unsigned.
+    is null.  If `keep_empty` is True, an empty key or value stays empty in Kafka; otherwise an empty key becomes null,
+    and the daemon's configuration decides if an empty value becomes null.  A partition key has 32 bits, signed or not.
 
     Raises `LocalProtocolError` if the topic is empty, or if partition key, topic, timestamp, headers or the whole
     message do not fit in their fields.
@@ -205,10 +204,7 @@ class _Body(NamedTuple):
 
 
 def _as_bytes(field: Buffer | None) -> Buffer | None:
-    """Return the field as a buffer with the number of bytes as its `len`.
-
-    A memoryview may have items of several bytes; its `len` is the number of items, so it is converted.
-    """
+    """Convert a memoryview with items of several bytes, because its `len` is not its number of bytes."""
     return bytes(field) if isinstance(field, memoryview) and len(field) != field.nbytes else field
 
 
@@ -222,7 +218,7 @@ def _encode_topic(topic: bytes | str) -> bytes:
 
 
 def _checked_size(start: Struct, name: bytes, body: _Body) -> int:
-    """Return the size of a message that starts with the layout `start`; raise an error if it is too large."""
+    """Return the size of a message with the first fields `start`; raise LocalProtocolError if the size is too large."""
     body_size = len(body.key) + len(body.value) + len(body.headers)
     size = start.size + len(name) + INT64.size + 2 * INT32.size + body_size
     if size > MAX_MESSAGE:
@@ -249,7 +245,7 @@ class _MalformedError(Exception):
 
 
 class _Reader:
-    """Reads the fields of a message one after the other; raises _MalformedError if they are not there."""
+    """Reader of a message's fields, in order; it raises _MalformedError if the bytes end too early."""
 
     def __init__(self, view: memoryview) -> None:
         self._unread = view
@@ -270,7 +266,7 @@ class _Reader:
 
 
 def parse_message(buffer: Buffer) -> Message | Rejection:
-    """Parse one whole message: a datagram, or as many bytes of a stream as the message's Size tells."""
+    """Parse one whole message: a datagram, or as many bytes of a stream as the field Size tells."""
     view = memoryview(buffer)
     if len(view) < FRAME_START.size:
         return Rejection(DiscardReason.MALFORMED)
@@ -288,7 +284,7 @@ def parse_message(buffer: Buffer) -> Message | Rejection:
 
 
 def _parse_body(body: _Reader, api_key: ApiKey, api_version: int) -> Message:
-    """Parse the fields from Flags to the end."""
+    """Parse the fields from Flags to the end of the message."""
     if body.read_integer(INT16) != NO_FLAGS:
         raise _MalformedError
     partition_key = body.read_integer(UINT32) if api_key is ApiKey.PARTITION_KEY else None
@@ -304,7 +300,7 @@ def _parse_body(body: _Reader, api_key: ApiKey, api_version: int) -> Message:
     return Message(topic, value, key, timestamp_ms, partition_key, headers, empty_key | empty_value)
 
 
-# The flag for a null field, then the flag for an empty field. A null key needs no flag.
+# The flag of a null field, then the flag of an empty field. A null key needs no flag.
 _KEY_FLAGS: Final = (NO_EMPTY_FIELDS, EmptyFields.EMPTY_KEY)
 _VALUE_FLAGS: Final = (EmptyFields.NULL_VALUE, EmptyFields.EMPTY_VALUE)
 

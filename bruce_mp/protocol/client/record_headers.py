@@ -30,7 +30,7 @@ _NULL: Final = -1
 Buffer = bytes | bytearray | memoryview
 
 Header = tuple[bytes, bytes | None]
-"""Key and value; a null value is None."""
+"""Key and value; None is a null value."""
 HeaderInput = tuple[bytes | str, Buffer | str | None]
 """Key and value of a header as callers may give them: a `str` is encoded as UTF-8."""
 
@@ -66,26 +66,26 @@ def _encode_text(text: Buffer | str | None) -> Buffer | None:
 def decode_headers(data: Buffer) -> tuple[Header, ...] | None:
     """Decode headers; return None if the bytes are malformed or do not end with a whole header."""
     headers: list[Header] = []
-    at = 0
+    start = 0
     try:
-        while at < len(data):
-            header, at = _decode_header(data, at)
+        while start < len(data):
+            header, start = _decode_header(data, start)
             headers.append(header)
     except (ValueError, struct.error):
         return None
     return tuple(headers)
 
 
-def _decode_header(data: Buffer, at: int) -> tuple[Header, int]:
-    """Decode the header at byte `at`; return the header, and the index of the byte after it."""
-    (key_size,) = _KEY_SIZE.unpack_from(data, at)
-    key_at = at + _KEY_SIZE.size
-    value_at = key_at + key_size + _VALUE_SIZE.size
+def _decode_header(data: Buffer, start: int) -> tuple[Header, int]:
+    """Decode the header at byte `start`; return the header, and the index of the byte after it."""
+    (key_size,) = _KEY_SIZE.unpack_from(data, start)
+    key_start = start + _KEY_SIZE.size
+    value_start = key_start + key_size + _VALUE_SIZE.size
     if key_size < 0:
         raise ValueError
-    (value_size,) = _VALUE_SIZE.unpack_from(data, value_at - _VALUE_SIZE.size)
-    end = value_at + max(value_size, 0)
+    (value_size,) = _VALUE_SIZE.unpack_from(data, value_start - _VALUE_SIZE.size)
+    end = value_start + max(value_size, 0)
     if value_size < _NULL or end > len(data):
         raise ValueError
-    value = None if value_size == _NULL else bytes(data[value_at:end])
-    return (bytes(data[key_at : key_at + key_size]), value), end
+    value = None if value_size == _NULL else bytes(data[value_start:end])
+    return (bytes(data[key_start : key_start + key_size]), value), end

@@ -1,4 +1,4 @@
-"""The rules by which `bruce replay` and `bruce-spark replay` send the messages in lines of discard files again.
+"""Rules of `bruce replay` and `bruce-spark replay`, which send messages again from the lines of discard files.
 
 Both commands identify a line by its hash and by its number among the equal lines of its log. So they send no line
 twice, even if a file is renamed or copied. For `bruce-spark replay`, each file is a log. For `bruce replay`, a log is a
@@ -22,8 +22,8 @@ __all__ = ["ABANDONED", "IN_KAFKA", "DoubtfulPolicy", "LineFate", "LineSelection
 
 # The *info* of a line, the value of its field `info`, is the reason of the discard.
 NO_MESSAGE_INFOS: Final = ("MALFORMED", "UNCLEAN_U", "UNCLEAN_T")
-"""Infos of lines without a valid message. The others of this kind, `API_KEY(n)` and `VERSION(n)`, are the only infos
-with a parenthesis."""
+"""Infos of lines without a valid message. Such lines also have `API_KEY(n)` or `VERSION(n)`, the only infos with a
+parenthesis."""
 IN_KAFKA: Final = ("SLAB_DELIVERED", "SLAB_SENT", "POSSIBLY_DELIVERED")
 """Infos of messages that Kafka has or may have; such a message is sent only if the selection names its info."""
 
@@ -41,7 +41,7 @@ class LineFate(StrEnum):
     IN_KAFKA = "in_kafka"
     """The line is selected, but not sent: its info is one of `IN_KAFKA`, and the selection names no infos."""
     ABANDONED = "abandoned"
-    """The line is selected, but not sent: its info is `ABANDONED`; `infos` and `includes_abandoned` are not set."""
+    """The line is selected, but not sent: its info is `ABANDONED`, and the selection does not include this info."""
     NO_MESSAGE = "no_message"
     """The line has no message to send: it cannot be parsed, it reports a possible duplicate (`DUP`), or the daemon
     could not parse the bytes that it received."""
@@ -63,10 +63,9 @@ class LineSelection:
 
     * `topics`: only lines of these topics; all topics if empty
     * `infos`: only lines with these infos; if empty, all infos except `IN_KAFKA` and `ABANDONED`
-    * `since_ms`, `until_ms`: only messages with a timestamp (ms since the epoch) from `since_ms` on and before
-      `until_ms`
-    * `includes_abandoned`: also lines with the info `ABANDONED`. The daemon discarded their messages because a client
-      did not complete an attempt, and usually the client's next try has delivered them.
+    * `since_ms`, `until_ms`: only messages with `since_ms` <= timestamp < `until_ms` (ms since the epoch); None for
+      no limit
+    * `includes_abandoned`: also lines with the info `ABANDONED`; usually the client has sent their messages again
     """
 
     topics: Collection[str] = ()
@@ -83,7 +82,7 @@ class LineSelection:
             return LineFate.NO_MESSAGE
         if not self._selects(line):
             return LineFate.FILTERED
-        if self.infos:  # they contain the line's info, because the line is selected
+        if self.infos:  # `_selects` has found the line's info in them
             return LineFate.SEND
         if line.info == ABANDONED and not self.includes_abandoned:
             return LineFate.ABANDONED
@@ -100,17 +99,17 @@ class LineSelection:
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """The numbers of lines in all files, by the treatment of the lines."""
+    """The numbers of lines in all files, by their treatment."""
 
     sent: int = 0
     already: int = 0
-    """Not sent, because an earlier replay has sent them."""
+    """Lines that an earlier replay has sent."""
     filtered: int = 0
     no_message: int = 0
     in_kafka: int = 0
-    """Not sent, because Kafka has or may have their messages."""
+    """Lines that are not sent, because Kafka has or may have their messages."""
     abandoned: int = 0
-    """Not sent, because the client has probably sent their messages again."""
+    """Lines that are not sent, because the client has probably sent their messages again."""
 
     def __add__(self, other: Replayed) -> Replayed:
         return Replayed(

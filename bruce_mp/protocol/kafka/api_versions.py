@@ -9,8 +9,8 @@ batches.
 A broker before 0.10 does not know the request ApiVersions; `BEFORE_API_VERSIONS` has the versions of the other APIs
 that all such brokers accept.
 
-`DOWNGRADE` lists the versions of ApiVersions itself to try in turn.  A broker that does not support version 3 responds
-with error 35 (UNSUPPORTED_VERSION).
+`API_VERSIONS_TO_TRY` lists the versions of the request ApiVersions itself, in the order in which the daemon tries them.
+A broker that does not support version 3 responds with error 35 (UNSUPPORTED_VERSION).
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 __all__ = [
+    "API_VERSIONS_TO_TRY",
     "BEFORE_API_VERSIONS",
-    "DOWNGRADE",
     "METADATA",
     "PRODUCE",
     "BrokerCapabilities",
@@ -38,14 +38,14 @@ __all__ = [
     "choose_versions",
 ]
 
-# The numbers of the APIs.
+# Kafka's keys of the APIs.
 PRODUCE: Final = 0
 METADATA: Final = 3
 SASL_HANDSHAKE: Final = 17
 CREATE_TOPICS: Final = 19
 INIT_PRODUCER_ID: Final = 22
 SASL_AUTHENTICATE: Final = 36
-DOWNGRADE: Final = (3, 0)
+API_VERSIONS_TO_TRY: Final = (3, 0)
 
 SUPPORTED_VERSIONS: Final = {
     PRODUCE: ApiRange(produce_request.FIRST_VERSION, produce_request.LAST_VERSION),
@@ -62,18 +62,18 @@ FIRST_PRODUCE_VERSIONS: Final = {Codec.LZ4: 2, Codec.ZSTD: 7}
 Brokers that do not support version 2 expect a wrong checksum in LZ4 frame headers.  Brokers answer zstd in a version
 before 7 with error 76 (KIP-110)."""
 
-# The first versions of Produce or Metadata with a property.
+# The first versions of Produce and Metadata with the properties that their names describe.
 FIRST_PRODUCE_WITH_CLIENT_THROTTLING: Final = 6
 FIRST_METADATA_WITHOUT_CREATION: Final = 4
 FIRST_METADATA_WITH_CLUSTER_ID: Final = 2
 
 FALLBACK_CODEC: Final = Codec.SNAPPY
-"""The codec for a broker that does not accept the configured one.  All brokers accept Snappy and gzip, and Snappy costs
-less CPU."""
+"""The codec for a broker that does not accept the configured codec.  All brokers accept Snappy and gzip, and Snappy
+costs less CPU."""
 
 
 class NoCommonVersionError(RemoteProtocolError):
-    """There is a required API of which broker and daemon support no common version."""
+    """Broker and daemon support no common version of a required API."""
 
 
 class BrokerCapabilities(Struct, frozen=True):
@@ -102,7 +102,7 @@ class BrokerCapabilities(Struct, frozen=True):
 
     @property
     def expects_client_throttling(self) -> bool:
-        """True if a broker that throttles responds at once, and expects the client to wait before its next request.
+        """True if a throttling broker responds at once, and expects the client to wait before the next request.
 
         Older brokers delay the response instead (KIP-219).
         """
@@ -128,9 +128,10 @@ BEFORE_API_VERSIONS: Final = BrokerCapabilities(produce_version=0, metadata_vers
 
 
 def choose_versions(broker_apis: Mapping[int, ApiRange]) -> BrokerCapabilities:
-    """Choose the highest common version of each API that the daemon uses; `broker_apis` are the broker's versions.
+    """Choose the highest common version of each API that the daemon uses.
 
-    Raises NoCommonVersionError if there is no common version of Produce or Metadata, which are required.
+    `broker_apis` has the versions that the broker lists, by API key.  Raises NoCommonVersionError if there is no common
+    version of Produce or Metadata, which are required.
     """
     # The order is that of the fields of BrokerCapabilities.
     optional = (INIT_PRODUCER_ID, CREATE_TOPICS, SASL_HANDSHAKE, SASL_AUTHENTICATE)

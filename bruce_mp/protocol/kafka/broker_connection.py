@@ -16,8 +16,8 @@ Invariants:
   request never changes the deadline of an older one.
 * A produce response names each partition of its request once; the owner gets the acks in the order of the request.
 * A produce request with acks 0 has no response, so it is never outstanding.
-* The `negotiation` lists the requests before ConnectionReady.  The response to the last one makes the connection ready,
-  or begins the login, if one is configured.  While a login is renewed, no request may be sent until LoggedIn.
+* The `negotiation` lists the requests before ConnectionReady.  After the response to the last of them, the connection
+  is ready, or begins the configured login.  While a login is renewed, no request may be sent until LoggedIn.
 * No event follows after Failed or Closed.  Failed, and the result of `close`, list the owner's outstanding requests.
 
 Times are in seconds of a monotonic clock.  `connection_events` defines the states and the events.
@@ -35,8 +35,8 @@ from bruce_mp.errors import LocalProtocolError, RemoteProtocolError
 from bruce_mp.protocol.kafka import connection_events as ev
 from bruce_mp.protocol.kafka import kafka_api
 from bruce_mp.protocol.kafka.api_versions import (
+    API_VERSIONS_TO_TRY,
     BEFORE_API_VERSIONS,
-    DOWNGRADE,
     BrokerCapabilities,
     NoCommonVersionError,
     choose_versions,
@@ -75,7 +75,7 @@ T = TypeVar("T")
 CORRELATION_ID_MASK: Final = 0x7FFFFFFF
 DEFAULT_TIMEOUT_S: Final = 60.0
 """The default of `delivery.kafka_socket_timeout_s`."""
-_ASSUMED_OLD: Final = (
+_ASSUMED_OLD_HINT: Final = (
     " The daemon treats it as older than Kafka 0.10, because it reports no versions or kafka.broker_version says so; "
     "a newer broker may refuse the old versions."
 )
@@ -87,8 +87,7 @@ _TLS_EXPECTED: Final = "expects TLS on this port. Set kafka.tls.enable, or name 
 class _Outstanding(NamedTuple):
     """An outstanding request. `correlation_id` is None if the response is a bare SASL token without a correlation id.
 
-    `is_internal` is True for the connection's own requests, those of the negotiation and of a login. Times are in
-    seconds.
+    `is_internal` is True for a request of the negotiation or of a login, and False for a request of the owner.
     """
 
     correlation_id: int | None
@@ -101,8 +100,9 @@ class _Outstanding(NamedTuple):
 class BrokerConnection:
     """One connection.  `broker` is the broker's name in error texts.
 
-    `timeout` applies to the connect and to each request; the request ApiVersions has the limit VERSIONS_TIMEOUT_S if
-    that is shorter.  A method for a request only encodes it: the owner writes the returned bytes.
+    `timeout`, in seconds, applies to the connect and to each request, but for the request ApiVersions it is at most
+    VERSIONS_TIMEOUT_S.  `max_frame` is the largest accepted response in bytes.  A method for a request only encodes the
+    request: the owner writes the returned bytes.
     """
 
     def __init__(
@@ -126,7 +126,7 @@ class BrokerConnection:
         self._progress_at = 0.0
         """The time of the last response or, before the first one, of the beginning of the connect.
 
-        It is set before `on_response` handles a response, so that a follow-up request is sent at this time.
+        It is set before `on_response` handles a response, and is the `sent_at` of a follow-up request.
         """
         self._capabilities: BrokerCapabilities | None = None
         self._mechanism: Mechanism | None = None
@@ -168,7 +168,7 @@ class BrokerConnection:
         self._progress_at = now
 
     def on_connected(self, now: float, mechanism: Mechanism | None = None) -> list[bytes]:
-        """Begin the negotiation, because the owner has connected its socket; return the first bytes to send.
+        """Begin the negotiation on the socket that the owner has connected; return the first bytes to send.
 
         `mechanism` is the SASL exchange for the login; None if no login is configured.
         """
@@ -225,8 +225,8 @@ class BrokerConnection:
     ) -> EncodedRequest:
         """Return a request to append batches, one for each partition.
 
-        `acks` is -1, 1 or 0.  With -1 and 1, ProduceAcked reports the response.  `timeout_ms` is the longest time that
-        the broker may wait for its replicas.  Raises LocalProtocolError as `encode_produce` does.
+        ProduceAcked reports the response; with `acks` 0 there is none.  `encode_produce` describes the parameters and
+        the errors.
         """
         self._step(ConnectionStep.SEND)
         version, correlation_id = self.capabilities.produce_version, self._next_id()
@@ -251,7 +251,7 @@ class BrokerConnection:
     ) -> EncodedRequest:
         """Return a request for metadata, of all topics if `topics` is None; MetadataReceived reports the response.
 
-        Raises LocalProtocolError as `encode_metadata` does.
+        `encode_metadata` describes the parameters and the errors.
         """
         self._step(ConnectionStep.SEND)
         version, correlation_id = self.capabilities.metadata_version, self._next_id()
@@ -267,7 +267,7 @@ class BrokerConnection:
         self._expect_owner_response(correlation_id, now, ev.MetadataReceived, decode)
         return EncodedRequest(correlation_id, [data])
 
-    def init_producer_id(self, now: float) -> EncodedRequest:
+    def request_producer_id(self, now: float) -> EncodedRequest:
         """Return a request for a producer id; ProducerIdReceived reports the response.
 
         Raises LocalProtocolError if the broker has no producer ids.
@@ -281,13 +281,13 @@ class BrokerConnection:
         self._expect_owner_response(correlation_id, now, ev.ProducerIdReceived, decode)
         return EncodedRequest(correlation_id, [data])
 
-    def create_topics(
+    def request_topic_creation(
         self, topics: Sequence[bytes], now: float, *, partitions: int, replication: int, timeout_ms: int
     ) -> EncodedRequest:
         """Return a request to create topics; TopicsCreated reports the response.
 
-        `partitions` and `replication` are the numbers of partitions and replicas; -1 means the broker's default.
-        Raises LocalProtocolError if `capabilities.create_topics_version` is None.
+        `encode_create_topics` describes the parameters.  Raises LocalProtocolError if
+        `capabilities.create_topics_version` is None.
         """
         self._step(ConnectionStep.SEND)
         version, correlation_id = self.capabilities.create_topics_version, self._next_id()
@@ -347,7 +347,7 @@ class BrokerConnection:
 
     def _on_versions(self, version: int, frame: bytes) -> list[Event]:
         response = kafka_api.decode_api_versions(frame, version)
-        lower_versions = [known for known in DOWNGRADE if known < version]
+        lower_versions = [known for known in API_VERSIONS_TO_TRY if known < version]
         if response.error == kafka_api.UNSUPPORTED_VERSION and lower_versions:
             return [ev.Send(self._request_versions(lower_versions[0], self._progress_at))]
         if response.error != 0:
@@ -425,6 +425,7 @@ class BrokerConnection:
         *,
         is_internal: bool = False,
     ) -> None:
+        """Add a request to `_outstanding`; `timeout` is in seconds, by default that of the connection."""
         self._outstanding.append(_Outstanding(correlation_id, now, timeout or self._timeout, on_response, is_internal))
 
     def _expect_owner_response(
@@ -437,7 +438,7 @@ class BrokerConnection:
         request = self._negotiation.requests[self._negotiation_requests_sent]
         self._negotiation_requests_sent += 1
         if request is NegotiationRequest.VERSIONS:
-            return self._request_versions(DOWNGRADE[0], now)
+            return self._request_versions(API_VERSIONS_TO_TRY[0], now)
         correlation_id = self._next_id()
         version = (self._negotiation.assumed or BEFORE_API_VERSIONS).metadata_version
         self._expect_response(correlation_id, now, partial(self._on_negotiation_metadata, version), is_internal=True)
@@ -457,7 +458,7 @@ class BrokerConnection:
 
     def _fail(self, text: str, cause: FailureCause) -> list[Event]:
         unanswered = self.close()
-        hint = _ASSUMED_OLD if self._negotiation.assumed else ""
+        hint = _ASSUMED_OLD_HINT if self._negotiation.assumed else ""
         return [ev.Failed(RemoteProtocolError(f"Broker {self._broker} {text}{hint}"), cause, unanswered)]
 
 

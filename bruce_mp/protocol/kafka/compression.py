@@ -1,7 +1,7 @@
 """Compress record batches.  Each codec has several formats; this module uses formats that all consumers can read.
 
 The library of a codec is loaded by `load_codecs`, or at the first use of the codec: all libraries together would take
-3 MB of each dispatcher, and most daemons use one codec or none.
+3 MB of memory in each dispatcher, and most daemons use one codec or none.
 
 Older brokers do not accept all codecs: see `BrokerCapabilities.accepts`.
 """
@@ -19,7 +19,7 @@ from bruce_mp.errors import LocalProtocolError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-__all__ = ["LEVELS", "Codec", "Levels", "compress", "is_small_enough", "load_codecs"]
+__all__ = ["LEVELS", "Codec", "LevelRange", "compress", "is_small_enough", "load_codecs"]
 
 
 @unique
@@ -33,7 +33,7 @@ class Codec(IntEnum):
     ZSTD = 4
 
 
-class Levels(NamedTuple):
+class LevelRange(NamedTuple):
     """The range of a codec's compression levels, both ends included, and the default level."""
 
     lowest: int
@@ -42,9 +42,9 @@ class Levels(NamedTuple):
 
 
 LEVELS: Final = {
-    Codec.GZIP: Levels(0, 9, 6),
-    Codec.LZ4: Levels(0, 16, 0),
-    Codec.ZSTD: Levels(1, 22, 3),
+    Codec.GZIP: LevelRange(0, 9, 6),
+    Codec.LZ4: LevelRange(0, 16, 0),
+    Codec.ZSTD: LevelRange(1, 22, 3),
 }
 """The levels by codec; a codec that is not listed has none."""
 
@@ -71,7 +71,7 @@ def _compressor(codec: Codec, level: int) -> Callable[[bytes], bytes]:
         return partial(library.compress, compression_level=level, block_linked=False)
     # With Snappy, a batch becomes one raw block.  Java's clients write the framing of the library xerial around blocks,
     # which would add 3 to 4 % to the size.  But their reader takes data that do not begin with the framing's magic
-    # bytes for a raw block (SnappyInputStream.readFully), and librdkafka writes and reads raw blocks.
+    # bytes for a raw block (SnappyInputStream.readFully), and librdkafka uses raw blocks as well.
     function: Callable[[bytes], bytes] = (library if codec is Codec.SNAPPY else library.ZstdCompressor(level)).compress
     return function
 

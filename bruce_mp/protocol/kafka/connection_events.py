@@ -87,11 +87,11 @@ TRANSITIONS: Final[Mapping[tuple[ConnectionState, ConnectionStep], ConnectionSta
 
 
 class FailureCause(Enum):
-    """The cause of a failed connection; the value is its name in the log."""
+    """The cause of a failed connection; the value names the cause in the log."""
 
     BAD_DATA = "bad data"
     CLOSED_BY_BROKER = "closed by the broker"
-    """The broker ended the connection, or it broke, or it could not be opened."""
+    """The broker ended the connection, or the connection broke or could not be opened."""
     TIMED_OUT = "timed out"
     """The connect, or the oldest outstanding request, exceeded its time limit."""
     NO_API_VERSIONS = "no answer to ApiVersions"
@@ -105,7 +105,7 @@ class FailureCause(Enum):
     NO_CREDENTIALS = "no credentials"
     """The configured password, token, certificate or key is not available."""
     FOREIGN_CLUSTER = "another cluster"
-    """The broker belongs to another cluster than the one for which the messages are."""
+    """The broker belongs to another cluster than the held messages."""
 
     @property
     def needs_operator(self) -> bool:
@@ -119,7 +119,7 @@ class FailureCause(Enum):
 
 
 class EncodedRequest(NamedTuple):
-    """A request to send: its correlation id, which the response repeats, and the buffers to write, in order."""
+    """A request to send: the buffers to write, in order, and the correlation id, which the response will repeat."""
 
     correlation_id: int
     buffers: list[bytes]
@@ -138,7 +138,7 @@ class ConnectionReady(Struct, frozen=True):
 
 
 class LoggedIn(Struct, frozen=True):
-    """The broker accepted a login for `lifetime_s`; 0 means that the login lasts as long as the connection.
+    """The broker accepted a login for `lifetime_s` seconds; 0 means as long as the connection lasts.
 
     The first LoggedIn precedes ConnectionReady; each later one ends a renewal of the login.
     """
@@ -161,14 +161,14 @@ class MetadataReceived(Struct, frozen=True):
 
 
 class ProducerIdReceived(Struct, frozen=True):
-    """The response to `init_producer_id`."""
+    """The response to `request_producer_id`."""
 
     correlation_id: int
     response: ProducerIdResponse
 
 
 class TopicsCreated(Struct, frozen=True):
-    """The response to `create_topics`: the error code for each topic."""
+    """The response to `request_topic_creation`: the error code for each topic, 0 if there is none."""
 
     correlation_id: int
     errors: dict[bytes, int]

@@ -13,7 +13,7 @@ Columns:
 * `may_duplicate`: the broker may have stored the batch although it answered with an error, so a retry may store the
   batch twice.  An idempotent broker recognizes the repetition by the sequence numbers, except after BUMP_EPOCH, which
   starts new sequence numbers.
-* `counts_as_retry`: the answer raises the number of retries of each message by one.
+* `counts_as_retry`: the answer raises the number of retries of each message in the batch by one.
 * `retry_limit`: the allowed number of retries, regardless of `delivery.max_failed_attempts`; None if that setting
   applies.
 
@@ -38,7 +38,7 @@ from msgspec.structs import replace
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-__all__ = ["CONNECTION_LOST", "ERROR_TABLE", "OTHER_REQUESTS", "Action", "ErrorRow", "error_row"]
+__all__ = ["CONNECTION_LOST", "ERROR_TABLE", "FOREIGN_CODES", "Action", "ErrorRow", "error_row"]
 
 
 @unique
@@ -88,6 +88,7 @@ class ErrorRow(Struct, frozen=True):
 
 
 MAX_RETRIES: Final = 5  # for errors that a retry rarely cures
+# Short names of the actions for the table.
 OK: Final = Action.OK
 RESEND: Final = Action.RESEND
 REROUTE: Final = Action.PAUSE_AND_REROUTE
@@ -100,9 +101,8 @@ DISCARD: Final = Action.DISCARD
 FATAL: Final = Action.FATAL_FOR_TOPIC
 FORBIDDEN: Final = Action.AWAIT_PERMISSION
 
-COUNTED_AS_RETRY: Final = frozenset({RESEND, REROUTE, EPOCH, FORBIDDEN})
-"""The actions that send the same batch again.  Each other action changes the batch, or ends the life of its messages as
-delivered or discarded."""
+RETRY_ACTIONS: Final = frozenset({RESEND, REROUTE, EPOCH, FORBIDDEN})
+"""The actions that send the same batch again.  Each other action changes the batch, or settles its messages."""
 NO_CODE: Final = -32768
 """The code in the rows for errors without a code; Kafka has no such code."""
 
@@ -116,7 +116,7 @@ def _row(
     may_duplicate: bool = False,
     retry_limit: int | None = None,
 ) -> ErrorRow:
-    return ErrorRow(code, name, action, may_duplicate, action in COUNTED_AS_RETRY, retry_limit, reason)
+    return ErrorRow(code, name, action, may_duplicate, action in RETRY_ACTIONS, retry_limit, reason)
 
 
 CONNECTION_LOST: Final = _row(
@@ -217,7 +217,7 @@ _ROWS: Final = (
     _row(132, "STREAMS_TOPOLOGY_FENCED", DISCARD, "streams group"),
 )
 
-OTHER_REQUESTS: Final = {
+FOREIGN_CODES: Final = {
     "consumer error": (
         "1 OFFSET_OUT_OF_RANGE, 4 INVALID_FETCH_SIZE, 12 OFFSET_METADATA_TOO_LARGE, 22 ILLEGAL_GENERATION, "
         "23 INCONSISTENT_GROUP_PROTOCOL, 24 INVALID_GROUP_ID, 25 UNKNOWN_MEMBER_ID, 26 INVALID_SESSION_TIMEOUT, "
@@ -252,11 +252,11 @@ OTHER_REQUESTS: Final = {
     ),
     "controller quorum": "125 INVALID_VOTER_KEY, 126 DUPLICATE_VOTER, 127 VOTER_NOT_FOUND",
 }
-"""The codes that do not belong to Produce, by the kind of request that they belong to; their action is DISCARD."""
+"""The codes that only other requests than Produce have, by the kind of request; their action is DISCARD."""
 
 
 def _rows_of_other_requests() -> Iterator[ErrorRow]:
-    for reason, codes in OTHER_REQUESTS.items():
+    for reason, codes in FOREIGN_CODES.items():
         for code, name in map(str.split, codes.split(",")):
             yield _row(int(code), name, DISCARD, reason)
 
@@ -267,5 +267,5 @@ ERROR_TABLE: Final[Mapping[int, ErrorRow]] = MappingProxyType(
 
 
 def error_row(code: int) -> ErrorRow:
-    """Return the row of a code; for an unknown code, UNDOCUMENTED with that code."""
+    """Return the row of a code; for a code that the table does not have, return UNDOCUMENTED with that code."""
     return ERROR_TABLE.get(code) or replace(UNDOCUMENTED, code=code)

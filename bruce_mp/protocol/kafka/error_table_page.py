@@ -9,7 +9,7 @@ import sys
 from textwrap import wrap
 from typing import TYPE_CHECKING, Final
 
-from bruce_mp.protocol.kafka.error_actions import CONNECTION_LOST, ERROR_TABLE, OTHER_REQUESTS, UNDOCUMENTED, Action
+from bruce_mp.protocol.kafka.error_actions import CONNECTION_LOST, ERROR_TABLE, FOREIGN_CODES, UNDOCUMENTED, Action
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -49,18 +49,18 @@ def _actions() -> Iterator[str]:
         retry = " Counts as a retry." if any(row.counts_as_retry for row in rows) else ""
         yield from wrap(f"{action.value[0].upper()}{action.value[1:]}.{retry}", WIDTH)
         yield ""
-        yield from (_entry(row) for row in rows if action is not Action.DISCARD or row.reason not in OTHER_REQUESTS)
+        yield from (_entry(row) for row in rows if action is not Action.DISCARD or row.reason not in FOREIGN_CODES)
         yield ""
 
 
 def _code_text(row: ErrorRow) -> str:
-    """Return the code as the page shows it, with words for the two rows that have no code."""
+    """Return the code as text, or words for the two rows without a code."""
     return {UNDOCUMENTED.name: "any other", CONNECTION_LOST.name: "none"}.get(row.name, str(row.code))
 
 
 def _other_requests() -> Iterator[str]:
     yield f"## Codes of other requests\n\n{OTHER_CODES}"
-    for reason, codes in OTHER_REQUESTS.items():
+    for reason, codes in FOREIGN_CODES.items():
         yield from wrap(f"* {reason}: {codes}.", WIDTH, subsequent_indent="  ", break_on_hyphens=False)
 
 

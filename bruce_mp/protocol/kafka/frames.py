@@ -15,38 +15,38 @@ from bruce_mp.errors import RemoteProtocolError
 __all__ = ["DEFAULT_MAX_FRAME", "FrameReader"]
 
 DEFAULT_MAX_FRAME: Final = 100 * 1024 * 1024
-"""The largest content in bytes: about the default of Kafka's limit for requests (socket.request.max.bytes) and of
-librdkafka's limit for responses."""
+"""The largest content in bytes, as Kafka's default limit for requests (socket.request.max.bytes) and about librdkafka's
+default limit for responses."""
 SIZE_BYTES: Final = 4
 MIN_FRAME: Final = 4  # the correlation id, with which each response begins
 
 
 class FrameReader:
-    """Split received bytes into frames."""
+    """Splitter of received bytes into frames; `max_frame` is the largest allowed content in bytes."""
 
     def __init__(self, max_frame: int = DEFAULT_MAX_FRAME) -> None:
         self._max_frame = max_frame
-        # A deletion at the front of a bytearray moves a pointer and rarely copies the rest.  So the cost is
-        # proportional to the number of bytes, both for many small frames in one read and for one large frame in many
-        # reads.
+        # A deletion at the front of a bytearray moves a pointer and rarely copies the rest.  So the cost of all
+        # deletions is proportional to the number of bytes, however many frames and reads there are.
         self._buffer = bytearray()
 
     def feed(self, data: bytes) -> None:
         """Append received bytes; then call `next_frame` until it returns None."""
         self._buffer += data
 
-    def next_frame(self, smallest: int = MIN_FRAME) -> bytes | None:
+    def next_frame(self, min_size: int = MIN_FRAME) -> bytes | None:
         """Return the content of the next frame, or None if the frame is not complete yet.
 
-        Raises RemoteProtocolError if the size is below `smallest` or too large; the stream is then unusable.
+        Raises RemoteProtocolError if the size of the content is below `min_size` or above `max_frame`; then the stream
+        is unusable.
         """
         if len(self._buffer) < SIZE_BYTES:
             return None
         size = int.from_bytes(self._buffer[:SIZE_BYTES], "big", signed=True)
-        if not smallest <= size <= self._max_frame:
+        if not min_size <= size <= self._max_frame:
             start = bytes(self._buffer[:16])
             raise RemoteProtocolError(
-                f"A response claims {size} bytes (allowed: {smallest} to {self._max_frame}); it starts with {start!r}. "
+                f"A response claims {size} bytes (allowed: {min_size} to {self._max_frame}); it starts with {start!r}. "
                 "Check that the port is really Kafka's, and without TLS."
             )
         end = SIZE_BYTES + size

@@ -94,7 +94,7 @@ def _register_package() -> None:
     sys.modules[_PACKAGE] = package
 
 
-# The schemas that each connection needs; those for logins and for the creation of topics are loaded on demand.
+# The schemas that each connection needs.  The schemas of logins and of CreateTopics are loaded on demand.
 _METADATA: Final = _load_schemas("metadata")
 _PRODUCER: Final = _load_schemas("producer")
 
@@ -104,14 +104,14 @@ API_VERSIONS_HEAD: Final = struct.Struct(">ih")
 """The first fields of an ApiVersions response: correlation id, error code."""
 
 _NOT_REQUESTED: Final = 31
-"""The code in `authorized_operations` by which a broker tells that the request did not ask for the operations."""
+"""The code in `authorized_operations` that means that the request did not ask for the operations."""
 
-ENDLESS_VARINT: Final = re.compile(rb"[\x80-\xff]{4096}")  # a byte from 0x80 on means that the varint continues
+ENDLESS_VARINT: Final = re.compile(rb"[\x80-\xff]{4096}")  # each byte >= 0x80 continues a varint
 
 K = TypeVar("K")
 V = TypeVar("V")
 
-CODEC_FAILURES: Final = (
+KAFKA_PYTHON_ERRORS: Final = (
     ArithmeticError,
     AssertionError,
     AttributeError,
@@ -121,8 +121,7 @@ CODEC_FAILURES: Final = (
     ValueError,
     struct.error,
 )
-"""The errors that kafka-python raises for bytes or values that do not fit a schema.  ValueError includes
-UnicodeDecodeError."""
+"""The errors that kafka-python raises for bytes or values that do not fit a schema."""
 
 
 @contextmanager
@@ -130,21 +129,21 @@ def _converting_errors(error: type[LocalProtocolError | RemoteProtocolError], su
     """Raise `error` instead of an error of kafka-python; the text of `error` begins with `subject`."""
     try:
         yield
-    except CODEC_FAILURES as failure:
+    except KAFKA_PYTHON_ERRORS as failure:
         raise error(f"{subject} does not follow the protocol.") from failure
 
 
 # --- requests ---------------------------------------------------------------------------------------------------------
-def _encode(cls: Any, version: int, correlation_id: int, client_id: str, **fields: Any) -> bytes:
-    with _converting_errors(LocalProtocolError, f"The {cls.name} v{version} to send"):
-        request = cls[version](**fields)
+def _encode(request_type: Any, version: int, correlation_id: int, client_id: str, **fields: Any) -> bytes:
+    with _converting_errors(LocalProtocolError, f"The {request_type.name} v{version} to send"):
+        request = request_type[version](**fields)
     with _converting_errors(LocalProtocolError, f"The {request.name} to send"):
         request.with_header(correlation_id=correlation_id, client_id=client_id or None)
         return bytes(request.encode(header=True, framed=True))
 
 
 def encode_api_versions(version: int, correlation_id: int, client_id: str) -> bytes:
-    """Encode an ApiVersions request; from version 3 on, it contains the daemon's name and release."""
+    """Encode an ApiVersions request; versions 3 and later contain the daemon's name and release."""
     fields = {"client_software_name": CLIENT_SOFTWARE, "client_software_version": __version__} if version >= 3 else {}
     return _encode(_METADATA.ApiVersionsRequest, version, correlation_id, client_id, **fields)
 
@@ -160,11 +159,10 @@ def encode_metadata(
 ) -> bytes:
     """Encode a Metadata request, for all topics if `topics` is None.
 
-    From version 4 on, the broker creates missing topics only if `allow_auto_topic_creation` is True; before, only the
-    broker's own setting decides. From version 8 on, `with_operations` requests a list of the operations that the
-    daemon's user may do on each topic.
-    Raises LocalProtocolError for a name that is not UTF-8, and for an empty list in version 0, where an empty list
-    means all topics.
+    In versions 4 and later, the broker creates missing topics only if `allow_auto_topic_creation` is True; in earlier
+    versions, only the broker's configuration decides. In versions 8 and later, `with_operations` requests a list of the
+    operations that the daemon's Kafka user may do on each topic. Raises LocalProtocolError for a name that is not
+    UTF-8, and for an empty list in version 0, where it would mean all topics.
     """
     with _converting_errors(LocalProtocolError, "A topic name in a metadata request"):
         names = None if topics is None else [str(topic, "utf-8") for topic in topics]
@@ -198,9 +196,11 @@ def encode_create_topics(
     replication: int,
     timeout_ms: int,
 ) -> bytes:
-    """Encode a CreateTopics request with the numbers of partitions and replicas of each topic.
+    """Encode a CreateTopics request.
 
-    From version 4 on, the number -1 means the broker's default. Raises LocalProtocolError for a name that is not UTF-8.
+    `partitions` and `replication` are the numbers of partitions and of replicas of each topic; in versions 4 and later,
+    -1 means the broker's default. `timeout_ms` is the longest time that the broker may wait for the creation. Raises
+    LocalProtocolError for a name that is not UTF-8.
     """
     with _converting_errors(LocalProtocolError, "A topic name in a CreateTopics request"):
         names = [str(topic, "utf-8") for topic in topics]
@@ -231,12 +231,12 @@ def read_correlation_id(frame: bytes) -> int:
     return int.from_bytes(frame[:4], "big", signed=True)
 
 
-def _decode(cls: Any, frame: bytes, version: int) -> Any:
-    # kafka-python accepts an unsigned varint of any length, and needs quadratic time for it: 3 s for 300 kB of 0xff.
+def _decode(response_type: Any, frame: bytes, version: int) -> Any:
+    # kafka-python accepts an unsigned varint of any length, and needs quadratic time: 3 s for 300 kB of 0xff.
     # No valid response has 4096 bytes in a row that each continue a varint.
     if ENDLESS_VARINT.search(frame):
-        raise RemoteProtocolError(f"The broker's {cls.name} holds a number that does not end.")
-    return cls.decode(frame, version=version, header=True)
+        raise RemoteProtocolError(f"The broker's {response_type.name} holds a number that does not end.")
+    return response_type.decode(frame, version=version, header=True)
 
 
 def decode_api_versions(frame: bytes, version: int) -> ApiVersions:
@@ -307,7 +307,7 @@ def decode_metadata(frame: bytes, version: int) -> ClusterMetadata:
 
 
 class _ClusterReader:
-    """Build ClusterMetadata from one response; correct harmless inconsistencies, and count the corrections."""
+    """Builder of ClusterMetadata from one response; it corrects harmless inconsistencies, and counts them."""
 
     def __init__(self, response: Any) -> None:
         self._response = response
@@ -365,5 +365,5 @@ class _ClusterReader:
 
 
 def _read_operations(codes: set[int] | None) -> frozenset[int] | None:
-    """Return the codes of the allowed operations; None if the response omits them, as all do before version 8."""
+    """Return the codes of the allowed operations; None if the response omits them, as versions before 8 do."""
     return None if codes is None or _NOT_REQUESTED in codes else frozenset(codes)

@@ -1,7 +1,7 @@
 """The daemon's types for the content of Kafka's requests and responses.
 
-`kafka_api`, `produce_request` and `produce_response` encode and decode them.
-Topic names are bytes everywhere, as they are in the slab.  As in Kafka, the id -1 means "none" or "unknown".
+Topic names are bytes, as in the slab.  As in Kafka, the id -1 means "none" or "unknown", and the `error` 0 means
+success.  `throttle_ms` is the time for which the broker throttles the client, to enforce a quota.
 """
 
 from __future__ import annotations
@@ -36,23 +36,23 @@ __all__ = [
 NO_BROKER: Final = -1
 MAX_PORT: Final = 65535
 USABLE_PARTITION_ERRORS: Final = frozenset({0, 9})
-"""Error codes with which a partition still accepts messages: 9, REPLICA_NOT_AVAILABLE, concerns a follower and not the
-leader (seen with Kafka 0.8 to 4.3)."""
+"""Error codes with which a partition accepts messages: 0, and 9 (REPLICA_NOT_AVAILABLE), which concerns a follower and
+not the leader (seen with Kafka 0.8 to 4.3)."""
 
 WRITE_OPERATION: Final = 4
-"""Kafka's code of the operation WRITE, for which a producer needs the permission (ACL)."""
+"""Kafka's code of the ACL operation WRITE, which a producer must be permitted on its topics."""
 
 TRANSIENT_PRODUCER_ID_ERRORS: Final = frozenset({-1, 7, 8, 13, 14, 15, 16, 51})
 """Error codes of InitProducerId after which a retry may succeed.
 
--1: the broker has lost its coordination service; 7, 8, 13: timeout, broker not available, network failure;
-14, 15, 16: the coordinator is loading, unavailable or at another broker; 51: a transaction is under way.
+-1: an unnamed fault, for example a lost connection to ZooKeeper; 7, 8, 13: timeout, broker not available, network
+failure; 14, 15, 16: the coordinator is loading, unavailable or at another broker; 51: a transaction is under way.
 """
 
 ACKS_ALL: Final = -1
 """The value of `kafka.required_acks` that requests acknowledgement by all in-sync replicas; idempotence needs it."""
 TOPIC_AUTHORIZATION_FAILED: Final = 29
-"""Kafka's error code for a topic that the daemon's user may not access."""
+"""Kafka's error code for a topic that the daemon's Kafka user may not access."""
 
 
 class ApiRange(Struct, frozen=True):
@@ -63,7 +63,7 @@ class ApiRange(Struct, frozen=True):
 
 
 class ApiVersions(Struct, frozen=True):
-    """The response to ApiVersions: the broker's versions by the number of the API; empty if `error` is not 0."""
+    """The response to ApiVersions: `apis` has the supported versions by API key; it is empty if `error` is not 0."""
 
     error: int
     apis: dict[int, ApiRange]
@@ -85,7 +85,7 @@ def broker_address(node: int, host: str | None, port: int, rack: str | None) -> 
 
 
 class PartitionMetadata(Struct, frozen=True):
-    """One partition; `leader` is NO_BROKER if there is no leader, or if the response does not list that broker."""
+    """One partition; `leader` is NO_BROKER if there is no leader, or if the list of brokers lacks the leader."""
 
     error: int
     leader: int
@@ -102,9 +102,9 @@ class TopicMetadata(Struct, frozen=True):
     error: int
     partitions: dict[int, PartitionMetadata]
     topic_id: bytes = b""
-    """Kafka's id of the topic, which changes if the topic is re-created; before version 10 empty or zeros."""
+    """Kafka's id of the topic, which changes if the topic is re-created; zeros or b"" if the broker reports none."""
     operations: frozenset[int] | None = None
-    """Kafka's codes of the operations that the daemon's user may do; None if the response omits them."""
+    """Codes of the operations that the daemon's Kafka user may do on the topic; None if the response omits them."""
 
 
 class ClusterMetadata(Struct, frozen=True):
@@ -115,11 +115,11 @@ class ClusterMetadata(Struct, frozen=True):
     controller: int = NO_BROKER
     throttle_ms: int = 0
     unknown_leaders: int = 0
-    """Number of partitions with a leader that is not in the list of brokers; in `topics` they have NO_BROKER."""
+    """Number of partitions with a leader that `brokers` does not have; in `topics`, their leader is NO_BROKER."""
     duplicates: int = 0
     """Number of repeated entries of brokers, topics and partitions; the first entry of each applies."""
     cluster_id: str = ""
-    """The id that the cluster gave itself; empty before version 2."""
+    """Kafka's id of the cluster; empty if the version of the response is below 2."""
 
 
 class PartitionData(Struct, frozen=True):
@@ -136,7 +136,7 @@ class PartitionData(Struct, frozen=True):
 
 
 class EncodedTopics(Struct, frozen=True):
-    """The encoded topics of a produce request, as buffers in order, and the (topic, partition) of each record batch."""
+    """The topics of a produce request, encoded in `buffers`; `partitions` has the (topic, partition) of each batch."""
 
     buffers: list[bytes]
     partitions: list[tuple[bytes, int]]
@@ -145,17 +145,16 @@ class EncodedTopics(Struct, frozen=True):
 class PartitionAck(Struct, frozen=True):
     """The response for one partition's batch.
 
-    `log_append_time` is in milliseconds; it is -1 unless the topic's message.timestamp.type is LogAppendTime.
-    `record_errors` has the index in the batch and the error text of each rejected record (version 8 and later).  With
-    the error NOT_LEADER_OR_FOLLOWER, the broker may name the present leader in `leader` and `leader_epoch` (version 10
-    and later).
+    `log_append_ms` is -1 unless the topic's message.timestamp.type is LogAppendTime.  `record_errors` has the index in
+    the batch and the error text of each rejected record (Produce versions 8 and later).  With the error
+    NOT_LEADER_OR_FOLLOWER, `leader` and `leader_epoch` may name the present leader (versions 10 and later).
     """
 
     topic: bytes
     partition: int
     error: int
     base_offset: int = -1
-    log_append_time: int = -1
+    log_append_ms: int = -1
     record_errors: tuple[tuple[int, str | None], ...] = ()
     error_message: str | None = None
     leader: int = NO_BROKER
@@ -185,14 +184,14 @@ class ProducerIdResponse(Struct, frozen=True):
 
 
 class SaslHandshakeResponse(Struct, frozen=True):
-    """The response to SaslHandshake: the mechanisms that the broker has enabled."""
+    """The response to SaslHandshake: the names of the mechanisms that the broker has enabled."""
 
     error: int
     mechanisms: tuple[str, ...]
 
 
 class SaslAuthenticateResponse(Struct, frozen=True):
-    """The response to SaslAuthenticate.  `lifetime_ms` is the lifetime of the login, 0 if it is unlimited (KIP-368)."""
+    """The response to SaslAuthenticate; `lifetime_ms` is the lifetime of the login, or 0 for no limit (KIP-368)."""
 
     error: int
     message: str | None

@@ -1,8 +1,8 @@
 """The SASL login on a connection: the request SaslHandshake selects the mechanism; then client and broker send tokens.
 
 Kafka 1.0 and later support SaslHandshake v1, after which the client sends each token in a SaslAuthenticate request.
-Older brokers support only SaslHandshake v0, after which a frame is a bare token, without the header of a request.  Such
-a broker refuses a login by closing the connection.  Protocol: KIP-43, KIP-152, KIP-368.
+Older brokers support only SaslHandshake v0, after which a frame is a bare token, without the header of a request.  They
+refuse a login by closing the connection.  Protocol: KIP-43, KIP-152, KIP-368.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ __all__ = ["Login"]
 _NO_SUCH_MECHANISM: Final = 33
 _ILLEGAL_STATE: Final = 34
 _VERSION_WITHOUT_HEADERS: Final = 0
-_REMEDY: Final = "Correct [kafka.sasl], or the user on the brokers; each login reads its files again."
+_REMEDY: Final = "Correct [kafka.sasl], or the user on the brokers; each login reads the files of that section again."
 
 
 class Login:
     """One login or one renewal of a login.  Raises LoginRefusedError if the broker supports no logins.
 
-    In error texts, "it" is the broker: the caller puts a text with the broker's name before them.
+    In error texts, "it" is the broker: `BrokerConnection` puts a text with the broker's name before them.
     """
 
     def __init__(self, mechanism: Mechanism, capabilities: BrokerCapabilities, client_id: str) -> None:
@@ -42,7 +42,7 @@ class Login:
         self._handshake_version = capabilities.sasl_handshake_version if has_authenticate else _VERSION_WITHOUT_HEADERS
         self._token: bytes | None = mechanism.start()
         self.lifetime_s = 0.0
-        """The lifetime of the login; 0 means that it lasts as long as the connection."""
+        """The lifetime of the login; 0 means as long as the connection lasts."""
 
     @property
     def has_headers(self) -> bool:
@@ -83,7 +83,7 @@ class Login:
     def on_token(self, frame: bytes) -> bool:
         """Process a frame with the broker's token; return True if the login is complete.
 
-        Raises LoginRefusedError and RemoteProtocolError.
+        Raises LoginRefusedError, or RemoteProtocolError for malformed bytes.
         """
         if not self.has_headers:
             return self._answer_challenge(frame)

@@ -4,16 +4,16 @@ The layout of a message in a set:
 
     byte   0   offset i64                  16  magic i8: the format, 0 or 1
            8   size i32 (of the rest)      17  attributes i8: the codec
-          12   CRC-32 u32 of all from      18  timestamp i64, in format 1 alone
-               magic on                    ..  key, then value: each a length i32, -1 for null, and the bytes
+          12   CRC-32 u32 of magic and     18  timestamp i64, only in format 1
+               all that follows            ..  key, then value: each a length i32, -1 for null, and the bytes
 
 All integers are big-endian.  A set consists of consecutive messages, without a header or a count.  To send a compressed
 set, the whole compressed set becomes the value of one message, the wrapper.  The wrapper has no key, and its attributes
 name the codec.
 
-* The broker assigns the final offsets.  In format 0, it has to decompress a wrapper to number the messages inside.  In
-  format 1, the client numbers the messages of a set from 0, and gives the wrapper the number of the last message.  So
-  the broker need not change the messages inside.
+* The broker assigns the final offsets.  In format 0, it must decompress a wrapper to number the messages inside.  In
+  format 1, the client numbers the messages of a set from 0, and gives the wrapper the number of the last message, so
+  that the broker need not change the messages inside.
 * In format 1, the timestamp of a wrapper is the latest timestamp of its messages.  Timestamps come from clients, so
   they may be any 64-bit number.
 * There is no producer id, so a broker stores a repeated message twice.
@@ -37,7 +37,7 @@ __all__ = ["COVERED", "CRC_BYTES", "LENGTH", "NULL", "UNCOVERED", "MessageFormat
 UNCOVERED: Final = Struct(">qiI")
 """The fields that the CRC does not cover: offset, size, CRC."""
 COVERED: Final = (Struct(">bbi"), Struct(">bbqi"))
-"""The fields that the CRC covers, by format: magic, attributes, in format 1 the timestamp, length of the key."""
+"""The fields that the CRC covers, by format: magic, attributes, timestamp (only in format 1), length of the key."""
 LENGTH: Final = Struct(">i")
 CRC_BYTES: Final = 4  # the size includes the CRC
 NULL: Final = -1
@@ -56,7 +56,7 @@ class MessageFormat(IntEnum):
 
 
 def wrap_set(compressed: bytes, codec: Codec, message_format: MessageFormat, count: int, max_timestamp: int) -> bytes:
-    """Return a set of one message, the wrapper of `count` messages, which are compressed with `codec`.
+    """Return a set of one message, the wrapper of `compressed`: `count` messages, which `codec` has compressed.
 
     `max_timestamp` is the latest timestamp of these messages in ms.
     """

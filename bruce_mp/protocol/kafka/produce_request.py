@@ -11,7 +11,7 @@ encode the length n of a string, an array or records as the unsigned varint n + 
     topic     name, partitions, tags*
     partition index i32, records (with an i32 length), tags*
 
-The field `records` contains a message set before version 3, and a record batch from version 3 on.  Version 13, which
+The field `records` contains a message set in versions 0 to 2, and a record batch in later versions.  Version 13, which
 names topics by id, is not used.  Source: ProduceRequest.json and RequestHeader.json of Apache Kafka.
 """
 
@@ -54,7 +54,7 @@ I16: Final = Struct(">h")
 I32: Final = Struct(">i")
 NO_TAGS: Final = b"\0"
 COPIED_BYTES: Final = 4096
-"""The largest size of records that are copied; a separate buffer costs as much CPU as a copy of this size."""
+"""Records of at most this size are copied; a separate buffer costs as much CPU as a copy of this size."""
 VALID_ACKS: Final = (-1, 0, 1)
 
 
@@ -79,7 +79,7 @@ class _Layout(NamedTuple):
 
 
 def _compact_length(length: int) -> bytes:
-    """Encode a length as the flexible versions do, which use 0 for null."""
+    """Encode a length for the flexible versions, in which 0 means null."""
     return _uvarint(length + 1)
 
 
@@ -104,11 +104,12 @@ def encode_produce(
     acks: int,
     timeout_ms: int,
 ) -> list[bytes]:
-    """Return a whole frame as buffers in order; large `records` are not copied.
+    """Return a whole frame as a list of buffers to write in order; large `records` are not copied.
 
-    `timeout_ms` is the longest time that the broker may wait for its replicas.  The list has at most 1 + 2 * partitions
-    buffers; the caller must not pass more of them to one send than the system allows (IOV_MAX, 1024 on Linux).
-    Raises LocalProtocolError if the version, acks or another number is out of range, or if a partition occurs twice.
+    `acks` is -1 (from all in-sync replicas), 1 (from the leader) or 0 (none); `timeout_ms` is the longest time that the
+    broker may wait for its replicas.  The list has at most 1 + 2 * partitions buffers; the caller must not pass more of
+    them to one send than the system allows (IOV_MAX, 1024 on Linux).  Raises LocalProtocolError if a number is out of
+    range, or if a partition occurs twice.
     """
     _check_version_and_acks(version, acks)
     topics = data.buffers if isinstance(data, EncodedTopics) else encode_topics(version, data)
@@ -168,12 +169,12 @@ def _write_topics(request_buffers: _RequestBuffers, layout: _Layout, data: Seque
 
 
 class _RequestBuffers:
-    """Collects the parts of a request; each large part is a separate buffer, and small parts between are joined."""
+    """Collector of the parts of a request; large records become separate buffers, the parts between them are joined."""
 
     def __init__(self) -> None:
         self._parts: list[bytes] = []
         self._buffer_starts = [0]
-        """The indices of the parts at which a buffer begins."""
+        """The index of the first part of each buffer."""
 
     def write(self, *parts: bytes) -> None:
         self._parts += parts
@@ -182,7 +183,7 @@ class _RequestBuffers:
         self._parts.append(records)
         if len(records) > COPIED_BYTES:
             end = len(self._parts)
-            self._buffer_starts += (end - 1, end)  # a buffer with the records alone, and the buffer after it
+            self._buffer_starts += (end - 1, end)  # a buffer with only the records, and the next buffer
 
     def to_list(self) -> list[bytes]:
         parts, starts = self._parts, self._buffer_starts

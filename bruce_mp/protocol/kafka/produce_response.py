@@ -54,7 +54,7 @@ class _PartitionLayout(NamedTuple):
     """The layout of a partition in a range of versions."""
 
     head: Struct
-    """The first fields: index, error, base offset and, from version 2 on, log append time."""
+    """The first fields: index, error, base offset and, in versions 2 and later, log append time."""
     end_without_errors: bytes
     """The bytes after `head` if the partition has no record errors, no error message and no tags."""
 
@@ -84,10 +84,9 @@ def decode_produce(frame: bytes, version: int) -> ProduceResponse:
 
 
 class _ResponseReader:
-    """Reads fields one after the other; `at` is the index of the next byte.  This class is for versions before 9.
+    """Reader of the fields of versions before 9, in order; `at` is the index of the next byte.
 
-    A read beyond the end raises struct.error or LookupError.  Callers treat a null array as an empty one, because
-    `read_count` returns -1 for it.
+    A read beyond the end raises struct.error or LookupError.
     """
 
     has_tags = False
@@ -102,11 +101,11 @@ class _ResponseReader:
         return int(value)
 
     def read_count(self) -> int:
-        """Read the length of an array; -1 if it is null."""
+        """Read the length of an array; it is -1 for null, which callers treat as an empty array."""
         return self.read_number(I32)
 
     def read_text_length(self) -> int:
-        """Read the length of a string; -1 if it is null."""
+        """Read the length of a string; it is -1 for null."""
         return self.read_number(I16)
 
     def read_topic_head(self) -> tuple[bytes, int]:
@@ -131,12 +130,12 @@ class _ResponseReader:
         return None if size < 0 else self.read_bytes(size).decode()
 
     def read_tags(self) -> dict[int, bytes]:
-        """Read the tags at the end of a structure; return their contents by number, {} in versions without tags."""
+        """Read the tags at the end of a structure; return their contents by number.  Versions before 9 have no tags."""
         return {}
 
 
 class _FlexibleReader(_ResponseReader):
-    """Reads fields of the flexible versions, 9 and later (KIP-482)."""
+    """Reader of the fields of the flexible versions, 9 and later (KIP-482)."""
 
     has_tags = True
 
@@ -154,8 +153,8 @@ class _FlexibleReader(_ResponseReader):
         raise LookupError("an unsigned varint does not end")
 
     def read_topic_head(self) -> tuple[bytes, int]:
-        # The usual case, for speed: the first byte is the size of the name + 1, and the byte after the name is the
-        # number of partitions + 1.  Both are whole numbers if they are below 0x80.
+        # The usual case, for speed: a varint of one byte (below 0x80) is the size of the name + 1, and another one
+        # after the name is the number of partitions + 1.
         data, start = self.data, self.at + 1
         end = self.at + data[self.at]
         if start <= end < len(data) and data[self.at] < 0x80 and data[end] < 0x80:

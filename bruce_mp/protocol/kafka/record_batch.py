@@ -4,15 +4,15 @@
            8   length i32 (of the rest)    23  last offset delta i32    53  base sequence i32
           12   leader epoch i32            27  first timestamp i64      57  count i32
           16   magic i8 (2)                35  max timestamp i64        61  records, compressed or not
-          17   CRC-32C u32 of all from     43  producer id i64
-               attributes on
+          17   CRC-32C u32 of attributes   43  producer id i64
+               and all that follows
 
 All integers are big-endian.  A record is length, attributes i8 (0), timestamp delta, offset delta, key, value and
 headers.  All numbers in a record except the attributes are zigzag varints, and the length of a null is -1.  The deltas
-are the differences to the batch's first timestamp and to its base offset.
+are the differences to the first timestamp and to the base offset of the batch.
 
 * Timestamps come from clients, so they may be any 64-bit number.  Deltas wrap at 64 bits as in Java.
-* Either producer id, epoch and base sequence are all valid, or all three are -1.
+* Producer id, producer epoch and base sequence are all valid, or all three are -1 (`NO_PRODUCER`).
 
 Source: https://kafka.apache.org/documentation/#recordbatch
 """
@@ -32,7 +32,7 @@ __all__ = ["HEADER_BYTES", "NO_PRODUCER", "Producer", "batch_header", "encode_va
 UNCOVERED: Final = Struct(">qiibI")  # the fields up to the CRC, which covers none of them
 COVERED: Final = Struct(">hiqqqhii")  # the fields that the CRC covers
 HEADER_BYTES: Final = UNCOVERED.size + COVERED.size
-LENGTH_END: Final = 12  # end of the field `length`, which is the number of bytes after this offset
+LENGTH_END: Final = 12  # the field `length` counts the bytes after this offset
 MAGIC: Final = 2
 UNKNOWN_LEADER_EPOCH: Final = -1
 
@@ -57,7 +57,7 @@ def batch_header(
     codec: Codec = Codec.NONE,
     producer: Producer = NO_PRODUCER,
 ) -> bytes:
-    """Return the header of a batch with `count` records; `records` are their bytes, already compressed by `codec`.
+    """Return the header of a batch of `count` records; `records` has their bytes, already compressed by `codec`.
 
     Timestamps are in ms. The header is separate from the records, because joining them would copy a large batch.
     Raises LocalProtocolError for a count of 0, because brokers refuse such a batch.

@@ -1,9 +1,9 @@
 """The client side of the SASL mechanism SCRAM, which proves that the client knows the password without sending it.
 
-The broker, too, must prove that it knows the password.  The broker chooses how often the password is hashed, the number
+The broker, too, must prove that it knows the password.  The broker chooses how often the password is hashed: the number
 of iterations.  The client refuses fewer than MIN_ITERATIONS, because then an eavesdropper could find the password by
-comparing guesses with the client's proof.  It refuses more than MAX_ITERATIONS, because they would block the process
-for seconds.  This module is separate from `sasl`, so that only processes that use SCRAM load OpenSSL's hashes.
+comparing guesses with the client's proof.  The client refuses more than MAX_ITERATIONS, because they would block the
+process for seconds.  Only processes that use SCRAM import this module, because it loads OpenSSL's hashes.
 
 RFC 5802 and 7677.  As in Kafka, names and passwords are not normalized by SASLprep.
 """
@@ -28,7 +28,7 @@ __all__ = ["MAX_ITERATIONS", "MIN_ITERATIONS", "SCRAM_HASHES", "Scram"]
 SCRAM_HASHES: Final[Mapping[str, str]] = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
 MIN_ITERATIONS: Final = 4096  # RFC 5802 and 7677; also Kafka's default
 MAX_ITERATIONS: Final = 500_000
-# The broker's messages.  r: nonce, s: salt, i: number of iterations, v: the broker's proof, e: error
+# The broker's messages, as in RFC 5802.  r: nonce, s: salt, i: number of iterations, v: the broker's proof, e: error
 _SERVER_FIRST: Final = re.compile(rb"r=([!-+\--~]+),s=([A-Za-z0-9+/=]+),i=([1-9][0-9]{0,9})(?:,.*)?", re.DOTALL)
 _SERVER_FINAL: Final = re.compile(rb"v=([A-Za-z0-9+/=]+)(?:,.*)?", re.DOTALL)
 _SERVER_ERROR: Final = re.compile(rb"e=([^,]*)(?:,.*)?", re.DOTALL)
@@ -49,7 +49,7 @@ class Scram:
         self.identity = f'user "{user}" by {name}'
 
     def start(self) -> bytes:
-        """Return the client's first message, which has user name and nonce."""
+        """Return the client's first message, with user name and nonce."""
         return NO_CHANNEL_BINDING + self._client_first
 
     def answer(self, challenge: bytes) -> bytes | None:

@@ -2,8 +2,9 @@
 
 Kafka 0.10 and later support the request ApiVersions, by which a broker reports the versions of its APIs.  Kafka 0.8
 closes the connection at this request, and 0.9 never responds.  But a newer broker may do the same while it starts or
-stops.  It must not be taken for an old one: it may refuse old versions of requests, and with old versions the daemon
-cannot deliver exactly once.  So there are three negotiations, each the `fallback` of the previous one:
+stops.  The daemon must not take such a broker for an old one: the broker may refuse old versions of requests, and with
+old versions the daemon cannot deliver exactly once.  So there are three negotiations, each the `fallback` of the
+previous one:
 
     VERSIONS_FIRST           ApiVersions
     METADATA_THEN_VERSIONS   Metadata v0, to which every Kafka responds, then ApiVersions: a broker that responds to
@@ -13,8 +14,8 @@ cannot deliver exactly once.  So there are three negotiations, each the `fallbac
 If a login is configured, VERSIONS_ONLY is the only negotiation: no other request may come before a login, and brokers
 before 0.10 support none of the daemon's logins.
 
-A connection uses one negotiation.  If it fails with FailureCause.NO_API_VERSIONS, its owner creates another connection
-with the fallback.  If the configuration names a release before 0.10, the first negotiation is already `assume(...)`.
+A connection uses one negotiation.  If a connection fails with FailureCause.NO_API_VERSIONS, its owner creates another
+connection with the fallback.  If the configuration names a release before 0.10, the first negotiation is `assume(...)`.
 """
 
 from __future__ import annotations
@@ -34,15 +35,15 @@ __all__ = [
     "VERSIONS_ONLY",
     "VERSIONS_TIMEOUT_S",
     "Negotiation",
+    "NegotiationCache",
     "NegotiationRequest",
-    "VersionProbes",
     "assume",
     "negotiation_for",
 ]
 
 VERSIONS_TIMEOUT_S: Final = 2.0
-"""The timeout of the request ApiVersions.  It is short, because a broker can respond at once, and because Kafka 0.9
-lets two such requests time out before the daemon knows its release."""
+"""The timeout of the request ApiVersions.  It is short, because a broker can respond at once, and because with Kafka
+0.9 two such requests time out before the daemon assumes an old release."""
 CACHE_S: Final = 600.0
 """Lifetime of a cached negotiation, in seconds."""
 FIRST_RELEASE_WITH_API_VERSIONS: Final = (0, 10)
@@ -57,10 +58,10 @@ class NegotiationRequest(Enum):
 
 
 class Negotiation(Struct, frozen=True):
-    """The `requests` in order.
+    """One way to find out the versions of a broker: send the `requests` in this order.
 
-    `assumed` are the capabilities of the broker if no request is ApiVersions; it is None if the response to
-    ApiVersions, which is then the last request, reports them.
+    If the last request is ApiVersions, the response to it reports the capabilities of the broker, and `assumed` is
+    None.  Otherwise no request is ApiVersions, and the connection uses the `assumed` capabilities.
     """
 
     requests: tuple[NegotiationRequest, ...]
@@ -81,7 +82,7 @@ VERSIONS_ONLY: Final = Negotiation((NegotiationRequest.VERSIONS,))
 
 
 def negotiation_for(release: str | None, *, logs_in: bool = False) -> Negotiation:
-    """Return the negotiation to begin with; `release` is the broker's, such as "0.9.0.1", or None if it is unknown."""
+    """Return the first negotiation for brokers of `release`, such as "0.9.0.1", or None if the release is unknown."""
     if logs_in:
         return VERSIONS_ONLY
     if release is not None and tuple(map(int, release.split("."))) < FIRST_RELEASE_WITH_API_VERSIONS:
@@ -89,7 +90,7 @@ def negotiation_for(release: str | None, *, logs_in: bool = False) -> Negotiatio
     return VERSIONS_FIRST
 
 
-class VersionProbes:
+class NegotiationCache:
     """A cache of the negotiations that have worked with old brokers, for all connections of a process.
 
     The detection of a broker that cannot report its API versions costs two failed connections, and with Kafka 0.9 also
@@ -97,7 +98,7 @@ class VersionProbes:
     broker is thus recognized after its first broken connection, or after CACHE_S.
 
     `release` is the brokers' release, or None if the configuration does not name it; `logs_in` means that connections
-    begin with a login. `broker` is host and port; `now` is in seconds of a monotonic clock.
+    begin with a login. In the methods, `broker` is host and port, and `now` is in seconds of a monotonic clock.
     """
 
     def __init__(self, release: str | None = None, *, logs_in: bool = False) -> None:
@@ -113,13 +114,10 @@ class VersionProbes:
         return self._first
 
     def on_ready(self, broker: tuple[str, int], negotiation: Negotiation, now: float) -> None:
-        """Cache the negotiation of a ready connection if it assumes versions.
-
-        If the broker is in the cache already, its expiry does not change.
-        """
+        """Cache the negotiation of a ready connection if it assumes capabilities; an earlier entry keeps its expiry."""
         if negotiation.assumed is not None:
             self._cached.setdefault(broker, (negotiation, now + CACHE_S))
 
     def on_failed(self, broker: tuple[str, int]) -> None:
-        """Drop the cached negotiation of a broker after any failed connection."""
+        """Drop the cached negotiation of a broker after a failed connection, whatever the cause is."""
         self._cached.pop(broker, None)

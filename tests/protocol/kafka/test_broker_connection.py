@@ -293,7 +293,7 @@ def test_metadata_is_requested_and_received() -> None:
 
 def test_a_producer_id_is_requested_and_received() -> None:
     connection = ready()
-    sent = connection.init_producer_id(0.0)
+    sent = connection.request_producer_id(0.0)
     (event,) = connection.receive(producer_id(sent.correlation_id), 1.0)
     assert isinstance(event, ProducerIdReceived)
     assert (event.response.producer_id, event.response.producer_epoch) == (99, 0)
@@ -302,7 +302,7 @@ def test_a_producer_id_is_requested_and_received() -> None:
 def test_a_producer_id_request_without_broker_support_is_refused() -> None:
     connection = ready(NO_PRODUCER_IDS)
     with pytest.raises(LocalProtocolError, match="no producer ids"):
-        connection.init_producer_id(0.0)
+        connection.request_producer_id(0.0)
     assert connection.unanswered == ()
 
 
@@ -340,7 +340,7 @@ def conversation(step: int) -> list[Event]:
             produce(connection)
             connection.request_metadata(None, 0.0)
             produce(connection)
-            connection.init_producer_id(0.0)
+            connection.request_producer_id(0.0)
         events += connection.receive(stream[begin:end], 1.0)
     return events
 

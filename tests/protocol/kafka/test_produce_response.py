@@ -89,7 +89,7 @@ def test_an_error_ack_is_read_and_later_acks_follow(version: int) -> None:
     first, ack, last = got.acks
     assert (first, last) == (PartitionAck(b"t", 0, 0, 0), PartitionAck(b"t", 2, 0, 0))
     assert (ack.partition, ack.error, ack.base_offset) == (1, 6, -1)
-    assert ack.log_append_time == (99 if version >= TIME_FROM else -1)
+    assert ack.log_append_ms == (99 if version >= TIME_FROM else -1)
     has_errors = version >= ERRORS_FROM
     assert ack.record_errors == (((4, "no kéy"), (5, None)) if has_errors else ())
     assert ack.error_message == ("bad records" if has_errors else None)

@@ -10,8 +10,8 @@ from bruce_mp.protocol.kafka.version_negotiation import (
     METADATA_THEN_VERSIONS,
     VERSIONS_FIRST,
     Negotiation,
+    NegotiationCache,
     NegotiationRequest,
-    VersionProbes,
     assume,
     negotiation_for,
 )
@@ -49,42 +49,42 @@ def test_every_other_release_is_probed(release: str | None) -> None:
 
 
 def test_an_unknown_broker_is_probed() -> None:
-    assert VersionProbes().choose(PLACE, 0.0) is VERSIONS_FIRST
+    assert NegotiationCache().choose(PLACE, 0.0) is VERSIONS_FIRST
 
 
 def test_a_successful_assumption_is_reused_for_the_same_broker() -> None:
-    probes = VersionProbes()
-    probes.on_ready(PLACE, OLD, 1.0)
-    assert probes.choose(PLACE, 2.0) is OLD
-    assert probes.choose(OTHER, 2.0) is VERSIONS_FIRST
+    negotiation_cache = NegotiationCache()
+    negotiation_cache.on_ready(PLACE, OLD, 1.0)
+    assert negotiation_cache.choose(PLACE, 2.0) is OLD
+    assert negotiation_cache.choose(OTHER, 2.0) is VERSIONS_FIRST
 
 
 def test_negotiated_versions_are_not_remembered() -> None:
-    probes = VersionProbes()
-    probes.on_ready(PLACE, METADATA_THEN_VERSIONS, 1.0)
-    assert probes.choose(PLACE, 2.0) is VERSIONS_FIRST
+    negotiation_cache = NegotiationCache()
+    negotiation_cache.on_ready(PLACE, METADATA_THEN_VERSIONS, 1.0)
+    assert negotiation_cache.choose(PLACE, 2.0) is VERSIONS_FIRST
 
 
 def test_a_failure_ends_the_assumption() -> None:
-    probes = VersionProbes()
-    probes.on_ready(PLACE, OLD, 1.0)
-    probes.on_failed(PLACE)
-    probes.on_failed(OTHER)
-    assert probes.choose(PLACE, 2.0) is VERSIONS_FIRST
+    negotiation_cache = NegotiationCache()
+    negotiation_cache.on_ready(PLACE, OLD, 1.0)
+    negotiation_cache.on_failed(PLACE)
+    negotiation_cache.on_failed(OTHER)
+    assert negotiation_cache.choose(PLACE, 2.0) is VERSIONS_FIRST
 
 
 def test_a_success_does_not_prolong_an_assumption() -> None:
-    probes = VersionProbes()
-    probes.on_ready(PLACE, OLD, 1.0)
-    probes.on_ready(PLACE, OLD, CACHE_S)
-    assert probes.choose(PLACE, CACHE_S) is OLD
-    assert probes.choose(PLACE, CACHE_S + 1.0) is VERSIONS_FIRST
-    probes.on_ready(PLACE, OLD, CACHE_S + 2.0)
-    assert probes.choose(PLACE, CACHE_S + 3.0) is OLD
+    negotiation_cache = NegotiationCache()
+    negotiation_cache.on_ready(PLACE, OLD, 1.0)
+    negotiation_cache.on_ready(PLACE, OLD, CACHE_S)
+    assert negotiation_cache.choose(PLACE, CACHE_S) is OLD
+    assert negotiation_cache.choose(PLACE, CACHE_S + 1.0) is VERSIONS_FIRST
+    negotiation_cache.on_ready(PLACE, OLD, CACHE_S + 2.0)
+    assert negotiation_cache.choose(PLACE, CACHE_S + 3.0) is OLD
 
 
 def test_a_configured_release_survives_failures() -> None:
-    probes = VersionProbes("0.9.0.1")
-    assert probes.choose(PLACE, 0.0) == OLD
-    probes.on_failed(PLACE)
-    assert probes.choose(PLACE, 1.0) == OLD
+    negotiation_cache = NegotiationCache("0.9.0.1")
+    assert negotiation_cache.choose(PLACE, 0.0) == OLD
+    negotiation_cache.on_failed(PLACE)
+    assert negotiation_cache.choose(PLACE, 1.0) == OLD
