@@ -40,7 +40,6 @@ class AllowList(NamedTuple):
     gids: frozenset[int]
 
     def admits(self, uid: int, gids: Iterable[int]) -> bool:
-        """Return True if a sender with this uid and these gids may send."""
         return uid in self.uids or not self.gids.isdisjoint(gids)
 
 

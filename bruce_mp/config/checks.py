@@ -39,7 +39,6 @@ class _LoginSettings(NamedTuple):
     optional: tuple[str, ...] = ()
 
     def uses(self, name: str) -> bool:
-        """Return True if the mechanism uses the setting with this name."""
         return any(name in names for names in self)
 
 

@@ -91,9 +91,9 @@ def load_status_settings(path: Path) -> StatusSettings:
 def _relation_problems(decoded: dict[str, Any], value_problems: Sequence[Problem]) -> list[Problem]:
     """Return the problems in the relations between settings (`checks.py`).
 
-    `value_problems` are the problems of the single values that `decoded` does not have because they are invalid.
-    Defaults replace these values, so that one report contains all problems. A problem in the section of such a default
-    is left out, because the default may have caused the problem.
+    `value_problems` are the problems of invalid and missing values, which `decoded` does not have. Defaults replace
+    these values, so that one report contains all problems. A problem in the section of such a default is left out,
+    because the default may have caused the problem.
     """
     # Every other required setting is in an entry of a map, such as rate_limit.configs.NAME.
     kafka = {"bootstrap_servers": ["placeholder:1"], **decoded.get("kafka", {})}

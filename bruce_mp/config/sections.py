@@ -85,7 +85,6 @@ class Kafka(Section, frozen=True):
 
     @property
     def servers(self) -> tuple[HostPort, ...]:
-        """Return `bootstrap_servers` as addresses."""
         return tuple(parse_host_port(server) for server in self.bootstrap_servers)
 
 
@@ -398,7 +397,6 @@ class Http(Section, frozen=True):
 
     @property
     def address(self) -> HostPort | UnixPath:
-        """Return `listen` as an address."""
         return parse_listen(self.listen)
 
 

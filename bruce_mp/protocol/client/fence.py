@@ -99,12 +99,7 @@ class AttemptBegin(NamedTuple):
 
 
 def encode_begin(name: str, *, keeps_timestamps: bool = False, is_unique: bool = False) -> bytes:
-    """Return the frame that begins an attempt.
-
-    Raises LocalProtocolError if name, NUL byte and options have more than 255 bytes in all.
-    """
-    if "\0" in name:  # the daemon would take the rest of the name for options
-        raise LocalProtocolError(f"The name of an attempt, {name!r}, has a NUL. Leave it out.")
+    """Return a begin frame; raise LocalProtocolError if name, NUL byte and options have more than 255 bytes in all."""
     options = b" ".join([_TIMESTAMPS_OPTION] * keeps_timestamps + [_UNIQUE_OPTION] * is_unique)
     text = name.encode() + (_SEPARATOR + options if options else b"")
     if len(text) > MAX_NAME_BYTES:
@@ -126,7 +121,6 @@ def decode_begin(data: bytes | bytearray | memoryview) -> AttemptBegin | None:
 
 
 def is_end(data: bytes | bytearray | memoryview) -> bool:
-    """Return True if `data` is a valid end frame."""
     return bytes(data) == encode_end()
 
 
@@ -142,10 +136,7 @@ def encode_ended(reason: EndReason, text: str) -> bytes:
 
 
 def decode_ended(data: bytes | bytearray | memoryview) -> tuple[EndReason | int, str]:
-    """Decode an ended frame to its reason and text; an unknown reason is returned as its number.
-
-    Raises RemoteProtocolError if the bytes are not an ended frame.
-    """
+    """Return reason and text of an ended frame; raise RemoteProtocolError for other bytes. An unknown reason is int."""
     if len(data) < _ENDED.size:
         raise RemoteProtocolError(_NOT_ENDED_FRAME)
     size, key, version, reason, text_size = _ENDED.unpack_from(data)

@@ -79,10 +79,7 @@ class AttemptOutcome(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Inquiry:
-    """A request for the limits and, unless `name` is empty, for the outcome of the attempt `name`.
-
-    The answer repeats `token`.
-    """
+    """A request for the limits and, unless `name` is empty, that attempt's outcome.  The answer repeats `token`."""
 
     token: bytes
     name: bytes
@@ -110,10 +107,7 @@ class InquiryAnswer:
 
 
 def encode_inquiry(token: bytes, name: bytes = b"") -> bytes:
-    """Encode a request.
-
-    Raises LocalProtocolError if the name has more than 255 bytes, or if the token does not have 8 bytes.
-    """
+    """Encode a request; raise LocalProtocolError if the name has more than 255 bytes, or the token not 8 bytes."""
     check_token(token)
     if len(name) > MAX_NAME_BYTES:
         raise LocalProtocolError(f"The name of an attempt has {len(name)} bytes: at most {MAX_NAME_BYTES} fit.")

@@ -60,10 +60,7 @@ def load_codecs(codecs: Iterable[Codec]) -> None:
 
 @cache
 def _compressor(codec: Codec, level: int) -> Callable[[bytes], bytes]:
-    """Return the function that compresses with `level`.
-
-    The function is cached, because a zstd compressor allocates tables that are costly to set up.
-    """
+    """Return the function that compresses with `level`; cached, because a zstd compressor is costly to set up."""
     if codec is Codec.GZIP:  # zlib writes a header without a file name and a time, so equal data give equal results
         return partial(zlib.compress, level=level, wbits=_GZIP_WBITS)
     library = import_module(_LIBRARIES[codec])

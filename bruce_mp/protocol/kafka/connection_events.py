@@ -132,7 +132,7 @@ class Send(Struct, frozen=True):
 
 
 class ConnectionReady(Struct, frozen=True):
-    """The connection accepts requests."""
+    """The connection accepts the requests of its owner."""
 
     capabilities: BrokerCapabilities
 

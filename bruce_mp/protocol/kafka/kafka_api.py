@@ -269,10 +269,7 @@ def decode_producer_id(frame: bytes, version: int) -> ProducerIdResponse:
 
 
 def decode_create_topics(frame: bytes, version: int) -> dict[bytes, int]:
-    """Decode a CreateTopics response; return the error code of each topic.
-
-    Raises RemoteProtocolError for malformed bytes.
-    """
+    """Return the error code of each topic in a CreateTopics response; raise RemoteProtocolError for malformed bytes."""
     with _converting_errors(RemoteProtocolError, "The broker's CreateTopics response"):
         response = _decode(_load_schemas("admin").CreateTopicsResponse, frame, version)
         return {topic.name.encode(): topic.error_code for topic in response.topics}

@@ -50,7 +50,6 @@ class Login:
         return self._handshake_version != _VERSION_WITHOUT_HEADERS
 
     def encode_handshake(self, correlation_id: int) -> bytes:
-        """Return the first request of the login, SaslHandshake."""
         return kafka_api.encode_sasl_handshake(
             self._handshake_version, correlation_id, self._client_id, self._mechanism.name
         )

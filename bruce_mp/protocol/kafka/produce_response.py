@@ -186,10 +186,7 @@ def _read_response(reader: _ResponseReader, version: int) -> ProduceResponse:
 
 
 def _read_topics(reader: _ResponseReader, layout: _PartitionLayout) -> list[PartitionAck]:
-    """Return the acks of all topics.
-
-    There may be hundreds of topics, most of them with one partition, so this function avoids calls.
-    """
+    """Return the acks of all topics, with few calls, because there may be hundreds of topics with one partition."""
     (head, end_without_errors), data = layout, reader.data
     head_size, end_size = head.size, len(end_without_errors)
     acks: list[PartitionAck] = []
