@@ -3,7 +3,7 @@
 The model annotates each setting with its plain Python type and a call of a *kind* (`size()`, `path()`, ...). The
 arguments of the call are the meaning of the setting and its range. The kind converts a value of the TOML file to the
 plain value that msgspec checks, shows values, and describes the allowed values. Error texts and the reference page both
-come from the kinds, so they agree.
+come from the kinds, so the two agree.
 
 The last part of the annotation states when a change takes effect: `LIVE` at a reload, `restart(reason)` at a restart.
 """

@@ -149,7 +149,7 @@ class Streams(Section, frozen=True):
     max_unfinished_size: Annotated[
         int,
         fields.size(
-            "Memory of all workers for partly received messages; without room, connections wait.",
+            "Memory of all workers for messages that have arrived only in part; without room, connections wait.",
             MIB,
             64 * GIB,
         ),

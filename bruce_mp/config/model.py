@@ -85,7 +85,7 @@ class Config(Section, frozen=True):
         return self.partitioner.topics.get(_decode(topic), self.partitioner.default)
 
     def keys_wait_for(self, topic: bytes) -> bool:
-        """Return True if messages with record keys wait while their partition has no leader; else they may leave it."""
+        """Return True if messages with record keys wait for a leader of their partition, else False."""
         return self.partitioner.without_leader == "wait" and self.partitioner_for(topic) != "none"
 
     def rate_limit_for(self, topic: bytes) -> RateLimitConfig | None:

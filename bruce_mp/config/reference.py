@@ -52,9 +52,9 @@ Each setting of the daemon's TOML file, its default and its notation.
 | list | strings: the absolute path of a program and its arguments |
 | accounts | a list of names or numbers |
 
-A name with other characters than letters, digits, `_` and `-` needs quotes: `[batching.topics."a topic"]`. The
-*state directory* is that of the slab; for a slab in memory (`/dev/shm`) it is systemd's `$STATE_DIRECTORY`, or else
-`/var/tmp`.
+A name with other characters than letters, digits, `_` and `-` needs quotes: `[batching.topics."a topic"]`. A setting
+without a default may be absent. The *state directory* is the directory of the slab. For a slab below `/dev/shm`,
+which is memory, it is systemd's `$STATE_DIRECTORY` or, if that is not set, `/var/tmp`.
 
 ## Changing it
 

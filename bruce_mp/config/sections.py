@@ -61,7 +61,7 @@ class Kafka(Section, frozen=True):
         RESTART_FOR_SEQUENCES,
     ] = -1
     replication_timeout_ms: Annotated[
-        int, fields.plain("Longest wait of a broker for its replicas' acks.", 1, INT32_MAX), LIVE
+        int, fields.plain("Longest time that a broker waits for the acks of replicas.", 1, INT32_MAX), LIVE
     ] = 10_000
     empty_values: Annotated[
         Literal["null", "empty"],
@@ -225,7 +225,7 @@ class Delivery(Section, frozen=True):
     ] = 500
     pause_rate_limit_max_double: Annotated[int, fields.plain("Most doublings in a series.", 0, 20), LIVE] = 6
     min_pause_delay_ms: Annotated[
-        int, fields.plain("Shortest pause; the first takes up to three times as long.", 0, DAY_MS), LIVE
+        int, fields.plain("Shortest pause; the first pause of a series is up to three times as long.", 0, DAY_MS), LIVE
     ] = 200
 
     @property

@@ -31,7 +31,7 @@ NO_COMPRESSION: Final = CompressionConfig(type="none")
 
 @unique
 class BatchingKind(Enum):
-    """The way in which a topic's messages are batched: alone, together with other topics, or not at all."""
+    """How a topic's messages are batched: separately, together with those of other topics, or not at all."""
 
     PER_TOPIC = "per_topic"
     COMBINED = "combined"

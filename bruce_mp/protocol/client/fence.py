@@ -13,8 +13,8 @@ daemon discards the messages with the reason ABANDONED_ATTEMPT.  Name identifies
 The field Name may have options: a NUL byte after the name, then the options, separated by spaces.  A daemon ignores
 unknown options.  A daemon that is too old for options takes the whole field for the name.
 
-* `timestamps=client`: the daemon keeps the timestamps of all messages up to the next begin frame, even if they are very
-  old.  So a client can send an attempt without messages to set this option for the messages after the attempt.
+* `timestamps=client`: the daemon keeps the timestamps of all messages up to the next begin frame, even very old ones.
+  So a client can send an attempt without messages to set this option for the messages after the attempt.
 * `name=unique`: the daemon remembers the name of the attempt once it is complete, and refuses to complete a second
   attempt with this name (see `inquiry.py`).
 

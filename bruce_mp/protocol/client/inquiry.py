@@ -1,7 +1,6 @@
 """Inquiries: a client asks for the daemon's limits, and for the outcome of a unique attempt.
 
-An attempt is a group of messages that the daemon delivers or discards together (`fence.py`). It is unique if its begin
-frame has the option `name=unique`.
+An attempt (`fence.py`) is unique if its begin frame has the option `name=unique`.
 
     request  int32 Size | int16 ApiKey = 258 | int16 ApiVersion = 1 | int16 Flags = 0 | 8 bytes Token
              | int16 NameSize | Name
@@ -9,8 +8,8 @@ frame has the option `name=unique`.
              | int32 LargestMessage | int32 LargestPayload | int64 Received | int64 Delivered | int16 ReasonCount
              | int16 FeaturesSize | ReasonCount times: int16 Reason, int64 Count | Features
 
-The request has the API key of a barrier, with version 1, for the sake of older daemons: they answer an unknown version
-of a barrier with the status UNSUPPORTED_VERSION, but they close the connection at an unknown API key.
+The request has the API key of a barrier, with version 1, because an older daemon answers an unknown version of a
+barrier with the status UNSUPPORTED_VERSION, but closes the connection at an unknown API key.
 
 All integers are big-endian and signed; Size counts the whole frame, itself included.
 `docs/protocol.md` describes both frames for programmers of clients.

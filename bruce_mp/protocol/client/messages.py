@@ -103,7 +103,7 @@ class Message:
     partition_key: int | None
     headers: tuple[Header, ...] = ()
     empty: EmptyFields = NO_EMPTY_FIELDS
-    """The flags of `key` and `value` if they are b"", which stands for empty and for null."""
+    """The flags of `key` and `value`, in which b"" stands both for empty and for null."""
 
 
 @dataclass(frozen=True, slots=True)

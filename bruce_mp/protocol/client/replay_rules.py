@@ -43,8 +43,8 @@ class LineFate(StrEnum):
     ABANDONED = "abandoned"
     """The line is selected, but not sent: its info is `ABANDONED`, and the selection does not include this info."""
     NO_MESSAGE = "no_message"
-    """The line has no message to send: it cannot be parsed, it reports a possible duplicate (`DUP`), or the daemon
-    could not parse the bytes that it received."""
+    """The line has no message to send: the line cannot be parsed or reports a possible duplicate (`DUP`), or the daemon
+    could not parse the received bytes."""
 
 
 @unique

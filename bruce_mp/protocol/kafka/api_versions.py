@@ -1,10 +1,9 @@
 """Choose the version of each API (kind of request): the highest version supported by both the broker and the daemon.
 
-The broker lists its versions in the response to the request ApiVersions.  It may list versions that it refuses: Kafka 4
-lists Produce 0 to 2, because old releases of librdkafka require this, but closes the connection if such a request
-comes.  So the daemon uses these versions only if the broker lists no later ones.  A Produce request of version 0 or 1
-contains message sets of format 0, version 2 contains message sets of format 1, and later versions contain record
-batches.
+The broker lists its versions in the response to the request ApiVersions.  A broker of Kafka 4 also lists the Produce
+versions 0 to 2, because old releases of librdkafka require this, but closes the connection if such a request comes.  So
+the daemon uses these versions only if the broker lists no later ones.  Produce requests of version 0 or 1 contain
+message sets of format 0, version 2 contains message sets of format 1, and later versions contain record batches.
 
 A broker before 0.10 does not know the request ApiVersions; `BEFORE_API_VERSIONS` has the versions of the other APIs
 that all such brokers accept.
@@ -92,7 +91,7 @@ class BrokerCapabilities(Struct, frozen=True):
 
     @property
     def has_producer_ids(self) -> bool:
-        """True if the broker assigns producer ids, by which it recognizes repeated batches."""
+        """True if the broker assigns producer ids, with which it recognizes repeated batches."""
         return self.init_producer_id_version is not None
 
     @property

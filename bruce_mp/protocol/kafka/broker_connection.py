@@ -1,4 +1,4 @@
-"""A sans-IO connection to a Kafka broker.  It has no socket and no clock: its owner has both.
+"""A sans-IO connection to a Kafka broker: the owner of the connection has the socket and the clock.
 
 The owner passes received bytes and the time in, handles the returned events, and writes the returned bytes:
 

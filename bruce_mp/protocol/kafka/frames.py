@@ -18,7 +18,7 @@ DEFAULT_MAX_FRAME: Final = 100 * 1024 * 1024
 """The largest content in bytes, as Kafka's default limit for requests (socket.request.max.bytes) and about librdkafka's
 default limit for responses."""
 SIZE_BYTES: Final = 4
-MIN_FRAME: Final = 4  # the correlation id, with which each response begins
+MIN_FRAME: Final = 4  # the size of the correlation id, the first field of each response
 
 
 class FrameReader:

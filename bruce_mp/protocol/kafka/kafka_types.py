@@ -85,7 +85,7 @@ def broker_address(node: int, host: str | None, port: int, rack: str | None) -> 
 
 
 class PartitionMetadata(Struct, frozen=True):
-    """One partition; `leader` is NO_BROKER if there is no leader, or if the list of brokers lacks the leader."""
+    """One partition; `leader` is a broker id, or NO_BROKER if there is no leader or the list of brokers lacks it."""
 
     error: int
     leader: int
@@ -97,7 +97,7 @@ class PartitionMetadata(Struct, frozen=True):
 
 
 class TopicMetadata(Struct, frozen=True):
-    """One topic; with an `error` other than 0 its partitions may be missing."""
+    """One topic, with `partitions` by index; some may be missing if `error` is not 0."""
 
     error: int
     partitions: dict[int, PartitionMetadata]
@@ -108,7 +108,7 @@ class TopicMetadata(Struct, frozen=True):
 
 
 class ClusterMetadata(Struct, frozen=True):
-    """The response to Metadata, with at least one broker.  Harmless inconsistencies are corrected and counted."""
+    """The response to Metadata, with one or more `brokers` by id; harmless inconsistencies are mended and counted."""
 
     brokers: dict[int, BrokerAddress]
     topics: dict[bytes, TopicMetadata]

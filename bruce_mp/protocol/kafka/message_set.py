@@ -15,7 +15,7 @@ name the codec.
   format 1, the client numbers the messages of a set from 0, and gives the wrapper the number of the last message, so
   that the broker need not change the messages inside.
 * In format 1, the timestamp of a wrapper is the latest timestamp of its messages.  Timestamps come from clients, so
-  they may be any 64-bit number.
+  each may be any 64-bit number.
 * There is no producer id, so a broker stores a repeated message twice.
 
 The kernel `encode_message_set` encodes the messages of a set; this module has their structures, and builds the wrapper.

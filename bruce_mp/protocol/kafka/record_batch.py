@@ -11,7 +11,7 @@ All integers are big-endian.  A record is length, attributes i8 (0), timestamp d
 headers.  All numbers in a record except the attributes are zigzag varints, and the length of a null is -1.  The deltas
 are the differences to the first timestamp and to the base offset of the batch.
 
-* Timestamps come from clients, so they may be any 64-bit number.  Deltas wrap at 64 bits as in Java.
+* Timestamps come from clients, so each may be any 64-bit number.  Deltas wrap at 64 bits as in Java.
 * Producer id, producer epoch and base sequence are all valid, or all three are -1 (`NO_PRODUCER`).
 
 Source: https://kafka.apache.org/documentation/#recordbatch

@@ -1,4 +1,4 @@
-"""Describe the version negotiation of a broker connection: the first requests, and the fallback if they fail.
+"""Describe the version negotiation of a broker connection: its first requests, and the fallback after a failure.
 
 Kafka 0.10 and later support the request ApiVersions, by which a broker reports the versions of its APIs.  Kafka 0.8
 closes the connection at this request, and 0.9 never responds.  But a newer broker may do the same while it starts or
