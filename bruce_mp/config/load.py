@@ -1,6 +1,6 @@
 """Load a configuration: read the file, apply the overrides, decode and check the settings.
 
-All problems that are found are reported together, in one `ConfigError`.
+One `ConfigError` reports all problems that these steps find.
 """
 
 from __future__ import annotations

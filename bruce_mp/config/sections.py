@@ -34,7 +34,7 @@ RESTART_FOR_SEQUENCES: Final = restart(
     "it decides if batches have sequence numbers, and the slab may hold numbered batches"
 )
 
-RESTART_FOR_JOURNAL: Final = restart("the journal describes the slab from its start")
+RESTART_FOR_JOURNAL: Final = restart("a journal begins at the start of the daemon")
 
 BatchingAction = Literal["per_topic", "combined", "none"]
 PartitionerName = Literal["none", "murmur2", "crc32", "fnv1a"]

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ABANDONED", "IN_KAFKA", "DoubtfulPolicy", "LineFate", "LineSelection", "Replayed", "line_of", "message_of"]
 
-# The *info* of a line, the value of its field `info`, is the reason of the discard.
+# The *info* of a line is the value of its field `info`: the reason of the discard.
 NO_MESSAGE_INFOS: Final = ("MALFORMED", "UNCLEAN_U", "UNCLEAN_T")
 """Infos of lines without a valid message. Such lines also have `API_KEY(n)` or `VERSION(n)`, the only infos with a
 parenthesis."""
@@ -28,7 +28,7 @@ IN_KAFKA: Final = ("SLAB_DELIVERED", "SLAB_SENT", "POSSIBLY_DELIVERED")
 """Infos of messages that Kafka has or may have; such a message is sent only if the selection names its info."""
 
 ABANDONED: Final = "ABANDONED_ATTEMPT"
-"""The info of messages in an attempt that the client did not complete; the client sends them again in its next try."""
+"""The info of messages in an attempt that the client did not complete; usually the client sends them again."""
 
 
 @unique

@@ -1,6 +1,6 @@
 """A sans-IO connection to a Kafka broker: the owner of the connection has the socket and the clock.
 
-The owner passes received bytes and the time in, handles the returned events, and writes the returned bytes:
+The owner passes in received bytes and the time, handles the returned events, and writes the returned bytes:
 
     connection = BrokerConnection("bruce", "b1:9092")
     connection.on_connecting(now)            DISCONNECTED -> CONNECTING
@@ -18,7 +18,7 @@ Invariants:
 * A produce request with acks 0 has no response, so it is never outstanding.
 * The `negotiation` lists the requests before ConnectionReady.  After the response to the last of them, the connection
   is ready, or begins the configured login.  While a login is renewed, no request may be sent until LoggedIn.
-* No event follows after Failed or Closed.  Failed, and the result of `close`, list the owner's outstanding requests.
+* No event follows Failed or Closed.  Failed, and the result of `close`, list the owner's outstanding requests.
 
 Times are in seconds of a monotonic clock.  `connection_events` defines the states and the events.
 """
@@ -124,7 +124,7 @@ class BrokerConnection:
         self._outstanding: deque[_Outstanding] = deque()
         self._last_id = 0
         self._progress_at = 0.0
-        """The time of the last response or, before the first one, of the beginning of the connect.
+        """The time of the last response or, before the first response, of the call of `on_connecting`.
 
         It is set before `on_response` handles a response, and is the `sent_at` of a follow-up request.
         """
@@ -170,7 +170,7 @@ class BrokerConnection:
     def on_connected(self, now: float, mechanism: Mechanism | None = None) -> list[bytes]:
         """Begin the negotiation on the socket that the owner has connected; return the first bytes to send.
 
-        `mechanism` is the SASL exchange for the login; None if no login is configured.
+        `mechanism` computes the tokens of the login; it is None if no login is configured.
         """
         self._step(ConnectionStep.CONNECTED)
         self._mechanism = mechanism

@@ -3,8 +3,8 @@
 Promises behind the table:
 
 * If the cluster's state or a missing permission causes the error, the daemon retries without limit, and the slab keeps
-  the messages. The setting `delivery.max_failed_attempts` can limit these retries.
-* One bad message never causes the discard of other messages in its batch.
+  the messages, unless the setting `delivery.max_failed_attempts` limits these retries.
+* A bad message never causes the discard of other messages in its batch.
 * An error of sequence numbers never ends the daemon.
 * An error of one topic stops no other topic.
 

@@ -7,8 +7,8 @@ old versions the daemon cannot deliver exactly once.  So there are three negotia
 previous one:
 
     VERSIONS_FIRST           ApiVersions
-    METADATA_THEN_VERSIONS   Metadata v0, to which every Kafka responds, then ApiVersions: a broker that responds to
-                             Metadata but not to ApiVersions is old
+    METADATA_THEN_VERSIONS   Metadata v0, to which every Kafka responds, then ApiVersions: a broker that responds only
+                             to Metadata is old
     assume(...)              Metadata only, to check that the broker accepts the assumed versions
 
 If a login is configured, VERSIONS_ONLY is the only negotiation: no other request may come before a login, and brokers
@@ -97,8 +97,8 @@ class NegotiationCache:
     four seconds.  So the result is cached for each address until a connection fails, or for CACHE_S.  An upgraded
     broker is thus recognized after its first broken connection, or after CACHE_S.
 
-    `release` is the brokers' release, or None if the configuration does not name it; `logs_in` means that connections
-    begin with a login. In the methods, `broker` is host and port, and `now` is in seconds of a monotonic clock.
+    `release` is the brokers' release, or None if the configuration does not name it; `logs_in` is True if a login is
+    configured. In the methods, `broker` is host and port, and `now` is in seconds of a monotonic clock.
     """
 
     def __init__(self, release: str | None = None, *, logs_in: bool = False) -> None:
