@@ -34,7 +34,7 @@ from bruce_mp.protocol.kafka.kafka_types import (
     WRITE_OPERATION,
 )
 from bruce_mp.protocol.kafka.version_negotiation import NegotiationCache
-from bruce_mp.router.broker_rotation import socket_factory
+from bruce_mp.router.broker_sequence import socket_factory
 from bruce_mp.router.cluster import Address
 from bruce_mp.telemetry.clock import utc_text
 

@@ -56,5 +56,6 @@ def disk_path_for(slab_path: str, directory: str | None, suffix: str) -> str:
     slab_directory, _, name = slab_path.rpartition("/")
     if directory is None and slab_path.startswith(_DEV_SHM):
         # The variable has several directories if the unit file names several.
-        directory = os.environ.get(_STATE_DIRECTORY, _DEFAULT_DISK_DIRECTORY).partition(":")[0]
+        first_of_list = os.environ.get(_STATE_DIRECTORY, "").partition(":")[0]
+        directory = first_of_list or _DEFAULT_DISK_DIRECTORY
     return f"{directory or slab_directory}/{name}.{suffix}"

@@ -349,7 +349,8 @@ class FencedAttempts:
         attempt.flush_group.discard(reason, file.message_count)
         self._reporter.record(reason, count=file.message_count)
         if self._reporter.keeps_copies:
-            self._row.add(Counter.MsgCopyLost, file.message_count)  # there are no copies, because nothing reads the file
+            # There are no copies, because nothing reads the file.
+            self._row.add(Counter.MsgCopyLost, file.message_count)
         self._spills.remove(file)
 
     def _close(self, attempt: Attempt) -> list[Segment]:

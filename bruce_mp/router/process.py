@@ -20,8 +20,8 @@ from bruce_mp.protocol.kafka.connection_events import FailureCause
 from bruce_mp.protocol.kafka.error_actions import error_row
 from bruce_mp.protocol.kafka.kafka_types import ACKS_ALL
 from bruce_mp.protocol.kafka.version_negotiation import NegotiationCache
-from bruce_mp.router.backoff import PauseBackoff
-from bruce_mp.router.broker_rotation import socket_factory
+from bruce_mp.router.backoff import RouterBackoff
+from bruce_mp.router.broker_sequence import socket_factory
 from bruce_mp.router.cluster import Address, view_of
 from bruce_mp.router.cluster_status import ClusterStatus
 from bruce_mp.router.core import Router

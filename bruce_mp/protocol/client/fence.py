@@ -99,7 +99,12 @@ class AttemptBegin(NamedTuple):
 
 
 def encode_begin(name: str, *, keeps_timestamps: bool = False, is_unique: bool = False) -> bytes:
-    """Return a begin frame; raise LocalProtocolError if name, NUL byte and options have more than 255 bytes in all."""
+    """Return a begin frame.
+
+    Raise LocalProtocolError if the name has a NUL, or if name, NUL byte and options have more than 255 bytes in all.
+    """
+    if "\0" in name:  # the daemon would take the rest of the name for options
+        raise LocalProtocolError(f"The name of an attempt, {name!r}, has a NUL. Leave it out.")
     options = b" ".join([_TIMESTAMPS_OPTION] * keeps_timestamps + [_UNIQUE_OPTION] * is_unique)
     text = name.encode() + (_SEPARATOR + options if options else b"")
     if len(text) > MAX_NAME_BYTES:
