@@ -150,7 +150,7 @@ class _ConnectedClient(Client):
 
         If the block raises an exception, or the connection breaks, the daemon discards the messages. A `flush()` after
         the block reports the outcome. Raise `AttemptLostError` if the connection broke, and `LocalProtocolError` for an
-        attempt within an attempt.
+        attempt within an attempt, or a `name` that is too long or has a NUL.
 
         Args:
             name: identifies the sender in the daemon's log.
