@@ -218,9 +218,12 @@ PACED_HOST_S: Final = 6
 GRID_S: Final = 4
 
 
-def host(topics: int, brokers: int, *, keeps_records: bool = False) -> Site:
-    """Return a site whose batches of 200 ms combine all topics."""
-    return Site(batched(200, "1m"), topics=topics, brokers=brokers, streams=True, keeps_records=keeps_records)
+def host(topics: int, brokers: int, *, keeps_records: bool = False, unbatched: bool = False) -> Site:
+    """Return a site with batches of 200 ms that combine all topics, but for the first topic if `unbatched`."""
+    exception = {"batching.topics.bench-0.action": "none"} if unbatched else {}
+    return Site(
+        batched(200, "1m", **exception), topics=topics, brokers=brokers, streams=True, keeps_records=keeps_records
+    )
 
 
 def paced(name: str, site: Site, transport: Transport, *, largest: int = 0, timed: bool = False) -> Case:
@@ -261,6 +264,8 @@ ORDINARY: Final = (
     paced("stream-4t-1b", host(4, 1), "unix", largest=MIXED),
     paced("datagrams-4t-1b-100B", host(4, 1), "datagram"),
     paced("stream-4t-1b-100B", host(4, 1), "unix"),
+    paced("datagrams-50t-3b-1-unbatched", host(50, 3, unbatched=True), "datagram", largest=MIXED),
+    paced("stream-50t-3b-1-unbatched", host(50, 3, unbatched=True), "unix", largest=MIXED),
     paced("datagrams-timed", host(50, 3, keeps_records=True), "datagram", largest=MIXED, timed=True),
     paced("stream-timed", host(50, 3, keeps_records=True), "unix", largest=MIXED, timed=True),
     *cells(AXES),
