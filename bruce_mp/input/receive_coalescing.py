@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 __all__ = ["coalescing_for", "stream_coalescing_for"]
 
 MAX_NAP_US: Final = 5000
-MAX_STREAM_NAP_US: Final = 6000
+MAX_STREAM_NAP_US: Final = 10_000
 """Longest naps of the datagram input and of a stream worker; see docs/decisions/receive-coalescing.md."""
 UNBATCHED_NAP_US: Final = 2000
 """Longest nap of a stream worker if a topic is not batched, so that its messages reach the broker within 5 ms."""
-LINGER_DIVISOR: Final = 16
+LINGER_DIVISOR: Final = 10
 """A nap lasts at most 1/LINGER_DIVISOR of the shortest linger of a topic."""
 QUEUE_DIVISOR: Final = 4
 """The messages expected in a nap may fill 1/QUEUE_DIVISOR of a queue or send buffer; the rest is for bursts."""

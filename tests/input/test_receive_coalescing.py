@@ -70,7 +70,7 @@ def test_a_short_or_unknown_socket_queue_disables_coalescing(queue: int) -> None
 
 def test_coalescing_delays_a_message_by_a_small_part_of_its_linger() -> None:
     batching = Batching(configs=SHORT, topics={"quick": BY_TOPIC})
-    assert coalescing_for(quick_config(batching=batching), 512).max_nap_us == 625
+    assert coalescing_for(quick_config(batching=batching), 512).max_nap_us == 1000
     unbatched = quick_config(batching=Batching(topics={"urgent": UNBATCHED}))
     assert coalescing_for(unbatched, 512).max_nap_us == 0
 
@@ -78,7 +78,7 @@ def test_coalescing_delays_a_message_by_a_small_part_of_its_linger() -> None:
 @pytest.mark.parametrize(
     ("batching", "max_nap_us"),
     [
-        (Batching(), 90_000 // 16),
+        (Batching(), 90_000 // 10),
         (SLOW, MAX_STREAM_NAP_US),
         (Batching(topics={"urgent": UNBATCHED}), UNBATCHED_NAP_US),
     ],
