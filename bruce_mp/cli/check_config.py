@@ -74,7 +74,7 @@ def _check_brokers_and_host(config: Config) -> ExitCode:
 
 
 def directory_warnings(config: Config) -> Iterator[str]:
-    """Yield a sentence for each directory in which the present user cannot create the daemon's files."""
+    """Yield a sentence for each directory in which the current user cannot create the daemon's files."""
     settings_by_directory: dict[Path, list[str]] = {}
     for setting, directory in _required_directories(config):
         settings_by_directory.setdefault(directory, []).append(setting)
@@ -82,12 +82,12 @@ def directory_warnings(config: Config) -> Iterator[str]:
         try:
             _check_writable(directory)
         except OSError as error:
-            fault = f"{', '.join(settings)}: the present user cannot create files in {directory}: {error.strerror}."
+            fault = f"{', '.join(settings)}: the current user cannot create files in {directory}: {error.strerror}."
             yield f"{fault} {creation_remedy(error, directory)}."
 
 
 def _check_writable(directory: Path) -> None:
-    """Raise OSError if the directory is missing, or the present user cannot create files in it."""
+    """Raise OSError if the directory is missing, or the current user cannot create files in it."""
     directory.stat()
     if not os.access(directory, os.W_OK | os.X_OK, effective_ids=True):
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
@@ -112,7 +112,7 @@ def _required_directories(config: Config) -> Iterator[tuple[str, Path]]:
 
 
 def _required_directory(directory: Path, run_dir: Path) -> Path:
-    """Return `directory`, or the parent of a missing run directory, because the daemon creates the run directory."""
+    """Return `directory`; but if it is the run directory and is missing, its parent, as the daemon creates it there."""
     return run_dir.parent if directory == run_dir and not os.access(run_dir, os.F_OK) else directory
 
 
@@ -129,9 +129,9 @@ def _summary(config: Config) -> dict[str, str]:
 
 
 def _describe_security(kafka: Kafka) -> str:
-    """Return the end of the line "brokers", such as " by TLS and PLAIN", or "" if there is neither TLS nor a login."""
+    """Return a suffix for the line "brokers", such as ", with TLS and PLAIN", or "" without TLS and login."""
     protections = " and ".join(filter(None, ("TLS" if kafka.tls.enable else None, kafka.sasl.mechanism)))
-    return f" by {protections}" if protections else ""
+    return f", with {protections}" if protections else ""
 
 
 def _input_lines(config: Config) -> dict[str, str]:
@@ -143,5 +143,5 @@ def _input_lines(config: Config) -> dict[str, str]:
     addresses += [str(HostPort(inputs.tcp.host, inputs.tcp.port))] if inputs.tcp.enable else []
     if addresses:
         limit = format_size(inputs.max_stream_size)
-        lines["streams"] = f"{', '.join(addresses)}, up to {limit} each, workers: {inputs.streams.worker_count}"
+        lines["streams"] = f"{', '.join(addresses)}, messages up to {limit}, workers: {inputs.streams.worker_count}"
     return lines

@@ -1,8 +1,8 @@
-"""The state file of `bruce replay`: a SQLite file that identifies each line that a run sent or was about to send.
+"""The state file of `bruce replay`: a SQLite file that identifies each line that a replay sent or was about to send.
 
-A *group* is a set of lines with messages that a run sends together. A run stores a group before it sends the first
-message, and confirms the group when the daemon has answered for all messages. If a kill leaves a group unconfirmed, the
-group is in doubt: its messages may be in Kafka or not.
+A *group* is a set of lines with messages that a replay sends together. A replay stores a group before it sends the
+first message, and confirms the group when the daemon has answered for all messages. If a kill leaves a group
+unconfirmed, the group is in doubt: its messages may be in Kafka or not.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ class ReplayStateError(BruceError):
 
 
 class LineKey(NamedTuple):
-    """The identity of a line: its hash, and its number, from 1, among the equal lines of its log."""
+    """The identity of a line: its hash, and its number, from 1, among the equal lines of its discard log."""
 
     hash: bytes
     number: int
 
 
 class UnconfirmedGroup(NamedTuple):
-    """A group that is not confirmed; `started_ms` is the start of its first attempt, in ms since the epoch."""
+    """A group that is not confirmed; `started_ms` is the time when it was first sent, in ms since the epoch."""
 
     name: str
     daemon: str
@@ -139,8 +139,8 @@ def _explain(error: sqlite3.Error) -> str:
         return "is in use by another replay. Wait until that replay ends."
     if name.startswith("SQLITE_CORRUPT"):
         return (
-            f"is damaged: {error}. Restore it from a backup. Without one, give a new --state, and only files from "
-            "which no replay has sent lines, because a new --state would send all lines again."
+            f"is damaged: {error}. Restore it from a backup. Without a backup, give a new --state, but only with "
+            "files that were never replayed, because all lines of the files are sent again."
         )
     if name.startswith("SQLITE_NOTADB"):
         return (

@@ -133,7 +133,7 @@ def _permission_remedy() -> str:
     except KeyError:
         user = str(os.geteuid())
     return (
-        f"Run this as the daemon's user or as root, or give the present user, {user}, read permission for the file "
+        f"Run this as the daemon's user or as root, or give the current user, {user}, read permission for the file "
         "and access to its directory."
     )
 

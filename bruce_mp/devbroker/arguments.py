@@ -80,7 +80,8 @@ def to_underscores(name: str) -> str:
 def parse_fields(words: Sequence[str], kind: type[msgspec.Struct]) -> dict[str, Any]:
     """Return the values of FIELD=VALUE words by field name, as text or decoded JSON.
 
-    Raise ArgumentError if `kind` lacks a field, or if two words name the same field.
+    Raise ArgumentError if a word is not FIELD=VALUE, or names a field that `kind` does not have or that an earlier word
+    named.
     """
     fields: dict[str, Any] = {}
     for word in words:
@@ -88,7 +89,8 @@ def parse_fields(words: Sequence[str], kind: type[msgspec.Struct]) -> dict[str, 
         name = to_underscores(name)
         if not equals or name not in kind.__struct_fields__:
             known = ", ".join(kind.__struct_fields__)
-            raise ArgumentError(f"'{word}' is not FIELD=VALUE with one of the fields {known or '(there is none)'}.")
+            hint = f"give one of the fields {known}" if known else "this command has no fields"
+            raise ArgumentError(f"'{word}' is not FIELD=VALUE with a known field: {hint}.")
         if name in fields or (name, kind) == ("action", Fault):
             raise ArgumentError(f"'{word}': give each field once, and the action of a fault as its first word.")
         fields[name] = value if kind is Fault else _parse_value(word, value)

@@ -77,7 +77,7 @@ def exposed_file_warnings(config: Config) -> Iterator[str]:
 
 
 def unreadable_file_warnings(config: Config) -> Iterator[str]:
-    """Yield a sentence for each secret or certificate file that is missing, or that the present user may not read.
+    """Yield a sentence for each secret or certificate file that is missing, or that the current user may not read.
 
     Such a file does not prevent the daemon's start: the daemon waits for the file.
     """
@@ -96,8 +96,8 @@ def unreadable_file_warnings(config: Config) -> Iterator[str]:
             yield f"{setting} = {file} is not there yet: create it, or correct its name."
             continue
         except OSError:
-            pass  # the present user lacks search permission for a directory above the file
-        yield f"{setting} = {file} cannot be read by the present user: the daemon's user needs read permission."
+            pass  # the current user lacks search permission for a directory above the file
+        yield f"{setting} = {file} cannot be read by the current user: the daemon's user needs read permission."
 
 
 def _secret_files(config: Config) -> dict[str, str | None]:

@@ -88,7 +88,7 @@ class Channel:
         return answer
 
     def inquire(self, name: bytes = b"") -> InquiryAnswer | None:
-        """Ask the daemon for its limits and, unless `name` is empty, for the outcome of the unique attempt `name`.
+        """Ask the daemon for its limits and, unless `name` is empty, for the outcome of the attempt with this name.
 
         Return None if the daemon is too old to answer an inquiry.
         """
@@ -106,9 +106,10 @@ class Channel:
                 answers = self._reader.feed(data)
             except TimeoutError as error:
                 raise TaskError(
-                    f"{self._address}: the daemon did not answer for {longest_wait_s:.0f} s, which 'timeoutMs' "
-                    f"determines. Run bruce status on {socket.gethostname()}: if no daemon answers, start it ('bruce "
-                    "hold' keeps the socket of a stopped one open); if its slab is full, Kafka accepts too little."
+                    f"{self._address}: the daemon did not answer for {longest_wait_s:.0f} s (raise 'timeoutMs' to "
+                    f"wait longer). Run bruce status on {socket.gethostname()}: if no daemon runs, start it (if 'bruce "
+                    "hold' keeps the socket open, the connection succeeds even without a daemon); if the daemon's slab "
+                    "is full, Kafka accepts too little."
                 ) from error
             except RemoteProtocolError as error:  # or its subclass AttemptEndedError, which has the daemon's reason
                 raise TaskError(f"{self._address}: {error}") from error
@@ -127,8 +128,9 @@ class Channel:
         cause = "it closed the connection" if error is None else _error_text(error)
         return TaskError(
             f"{self._address}: the connection ended before the daemon answered for this task's messages: {cause}. The "
-            "daemon gave no reason, as after a kill. An attempt whose end the daemon had not read leaves nothing in "
-            "Kafka; other messages may be in Kafka or not. The daemon's log has the details."
+            "daemon gave no reason, as after a kill. With option 'fence', nothing of the attempt is in Kafka unless "
+            "the daemon had read the attempt's end. Without it, messages may be in Kafka or not. The daemon's log has "
+            "the details."
         )
 
     def _read_end_reason(self) -> str:

@@ -55,7 +55,10 @@ def to_utc(column: pa.Array, time_zone: str | None) -> pa.Array:
 
 
 def hash_keys(column: pa.Array, partitioner: Partitioner) -> pa.Array:
-    """Return the partition key of each record key in a binary column; null for a null key (CRC32: and an empty one)."""
+    """Return the partition key of each record key in a binary column.
+
+    The result is null for a null key, and with CRC32 also for an empty key.
+    """
     hashes = pa.array(_HASHES[partitioner](*_contents_of(column)).astype(np.int64))
     has_no_key = pc.is_null(column)
     if partitioner is Partitioner.CRC32:  # librdkafka's consistent_random treats an empty key as no key

@@ -166,14 +166,14 @@ def test_the_shipped_configurations_are_valid(name: str, capsys: pytest.CaptureF
 def test_check_config_prints_the_number_of_stream_workers(capsys: pytest.CaptureFixture[str]) -> None:
     settings = ["input.unix_stream.enable=true", "input.tcp.enable=true", "input.streams.workers=3"]
     assert main(["check-config", str(CONF / "bruce.minimal.toml"), *overriding(settings)]) == 0
-    assert "/run/bruce.stream, 127.0.0.1:9000, up to 2m each, workers: 3\n" in capsys.readouterr().out
+    assert "/run/bruce.stream, 127.0.0.1:9000, messages up to 2m, workers: 3\n" in capsys.readouterr().out
 
 
 def test_check_config_prints_how_brokers_are_reached(capsys: pytest.CaptureFixture[str]) -> None:
     login = ["kafka.sasl.mechanism=PLAIN", "kafka.sasl.username=bruce", "kafka.sasl.password_env=PASSWORD"]
     options = overriding(["kafka.tls.enable=true", *login])
     assert main(["check-config", str(CONF / "bruce.minimal.toml"), *options]) == 0
-    assert "  brokers       localhost:9092 by TLS and PLAIN\n" in capsys.readouterr().out
+    assert "  brokers       localhost:9092, with TLS and PLAIN\n" in capsys.readouterr().out
 
 
 def test_check_config_rejects_an_unknown_user(capsys: pytest.CaptureFixture[str]) -> None:
@@ -227,7 +227,7 @@ def test_check_config_names_missing_directories_with_the_remedy(
     for name, setting in SETTINGS_WITH_DIRECTORIES.items():
         directory = tmp_path / name
         assert (
-            f"Note: {setting}: the present user cannot create files in {directory}: No such file or directory. Create "
+            f"Note: {setting}: the current user cannot create files in {directory}: No such file or directory. Create "
             f"the directory {directory}, with write permission for the daemon's user."
         ) in lines
     assert not any("discard_log.path" in line for line in lines)  # the daemon creates these directories
@@ -268,7 +268,7 @@ def test_check_config_names_closed_directories_with_the_remedy(open_path: Path) 
     for name, setting in closed.items():
         directory = open_path / name
         assert (
-            f"{setting}: the present user cannot create files in {directory}: Permission denied. Give the daemon's "
+            f"{setting}: the current user cannot create files in {directory}: Permission denied. Give the daemon's "
             f"user write permission in {directory}."
         ) in warnings
     assert len(warnings) == len(closed)

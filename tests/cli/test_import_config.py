@@ -265,7 +265,7 @@ def test_notes_appear_above_the_setting_they_explain() -> None:
     lines = text.splitlines()
     above = lines[lines.index('size = "64m"') - 1]
     assert above.startswith("# ")
-    assert "crash. Make it larger" in above
+    assert "crash. If messages are small" in above
     assert '# NOTE: level="5" had no effect; it is left out.' in text
     assert '# NOTE: config="quick" was ignored with this action; it is left out.' in text
 
@@ -280,7 +280,7 @@ def test_an_attribute_that_dory_ignored_gets_a_note() -> None:
     [
         (b"<doryConfig>", 1, "not XML"),
         (b"", 1, "not XML: no element found"),
-        (b"<a/>", 1, "neither <doryConfig> nor <bruceConfig>"),
+        (b"<a/>", 1, "of Dory (<doryConfig>) or of Bruce (<bruceConfig>)"),
         (b'<!DOCTYPE a [<!ENTITY b "bbbb">]>\n<doryConfig/>', 1, "document type"),
         (dory(DATAGRAM), 2, "there is no broker"),
         (dory(DATAGRAM, BROKERS, "<batchin/>"), 5, "<batchin> is not known in <doryConfig>: did you mean <batching>?"),

@@ -103,7 +103,7 @@ def test_files_closed_to_the_present_user_are_named() -> None:
         [text] = unreadable_file_warnings(Config(kafka))
     finally:
         os.seteuid(user)
-    assert "kafka.sasl.password_file = /etc/shadow cannot be read by the present user" in text
+    assert "kafka.sasl.password_file = /etc/shadow cannot be read by the current user" in text
 
 
 # --- logins -----------------------------------------------------------------------------------------------------------

@@ -386,7 +386,7 @@ def test_a_daemon_that_does_not_answer_is_an_error_with_the_time_and_the_remedy(
     with socket.socket(socket.AF_UNIX) as kept_open:
         kept_open.bind(str(tmp_path / "s"))
         kept_open.listen()
-        words = rf"did not answer for 1 s, which 'timeoutMs' .*bruce status on {socket.gethostname()}.*'bruce hold'"
+        words = rf"did not answer for 1 s .raise 'timeoutMs' .*bruce status on {socket.gethostname()}.*'bruce hold'"
         with (
             channel.Channel(str(tmp_path / "s"), timeout_ms=1000, connect_timeout_ms=0) as opened,
             pytest.raises(TaskError, match=words),

@@ -41,7 +41,8 @@ def convert(data: bytes, file: str, options: CommandLineOptions | None) -> str:
     root = parse_xml(data, file)
     if root.tag not in DEFAULT_BROKER_PORTS:
         raise ConfigError(
-            f"{file}:{root.line}: <{root.tag}> is neither <doryConfig> nor <bruceConfig>: give such a file."
+            f"{file}:{root.line}: the root element is <{root.tag}>: give a configuration file of Dory (<doryConfig>) "
+            "or of Bruce (<bruceConfig>)."
         )
     draft = Draft()
     check_structure(root, file, draft)
@@ -52,8 +53,8 @@ def convert(data: bytes, file: str, options: CommandLineOptions | None) -> str:
     if options is not None:
         apply_options(options, draft)
     _disable_incomplete_sections(draft)
-    # Bruce, and Dory before 2019, took options from the command line, and their files have no <inputSources>.
-    set_old_defaults(draft, root, from_options=root.first("inputSources") is None)
+    # Bruce, and Dory before 2019, took settings from command-line options; their files have no <inputSources>.
+    set_old_defaults(draft, root, is_option_based=root.first("inputSources") is None)
     return draft.render(f"Made by `bruce import-config` from {file}; docs/configuration.md explains the settings.")
 
 

@@ -68,10 +68,10 @@ OLD_DEFAULTS: Final = (
 _PAUSE_SETTINGS: Final = ("min_pause_delay_ms", "pause_rate_limit_initial_ms", "pause_rate_limit_max_double")
 
 
-def set_old_defaults(draft: Draft, root: Element, *, from_options: bool) -> None:
+def set_old_defaults(draft: Draft, root: Element, *, is_option_based: bool) -> None:
     """Set each missing setting for which the old daemon's default differs from ours, and add notes.
 
-    `from_options` is True if the old daemon took its options from the command line, False if from its file.
+    `is_option_based` is True if the old daemon took its settings from command-line options, False if from its file.
     """
     # The old daemons disabled an input without `enable`. Our daemon would enable the datagram input, so the draft
     # always gets the value for that input. Our daemon disables the other inputs by default, so the draft gets their
@@ -81,7 +81,7 @@ def set_old_defaults(draft: Draft, root: Element, *, from_options: bool) -> None
         if draft.get(key) is None and (name == "unix_datagram" or draft.get(key[:2]) is not None):
             draft.set(key, False)
     if not any(draft.get(("input", name, "enable")) for name in INPUT_NAMES):
-        draft.add_error(OLD_CONFIGURATION, _no_input_text(from_options=from_options))
+        draft.add_error(OLD_CONFIGURATION, _no_input_text(is_option_based=is_option_based))
     if not draft.get(("kafka", "client_id")):
         draft.set(("kafka", "client_id"), CLIENT_IDS[root.tag])
     _set_status_pages(draft)
@@ -91,16 +91,16 @@ def set_old_defaults(draft: Draft, root: Element, *, from_options: bool) -> None
         draft.add_note(ATTEMPTS_NOTE)
     if any(draft.get(("delivery", name)) is None for name in _PAUSE_SETTINGS):
         draft.add_note(PAUSES_NOTE)
-    if from_options and draft.get(("msg_debug", "enable")) is None:
+    if is_option_based and draft.get(("msg_debug", "enable")) is None:
         draft.add_note(MSG_DEBUG_NOTE)
-    _set_sizes(draft, from_options=from_options)
+    _set_sizes(draft, is_option_based=is_option_based)
     _raise_discard_file_size(draft)
-    _set_logging(draft, from_options=from_options)
+    _set_logging(draft, is_option_based=is_option_based)
 
 
-def _set_sizes(draft: Draft, *, from_options: bool) -> None:
+def _set_sizes(draft: Draft, *, is_option_based: bool) -> None:
     for default in OLD_DEFAULTS:
-        value = default.with_options if from_options else default.in_file
+        value = default.with_options if is_option_based else default.in_file
         section = default.key[0]
         is_used = section == "slab" or draft.get((section, "enable"))
         if is_used and value is not None and draft.get(default.key) is None:
@@ -119,8 +119,8 @@ def _raise_discard_file_size(draft: Draft) -> None:
         draft.add_note(note, key)
 
 
-def _no_input_text(*, from_options: bool) -> str:
-    if from_options:
+def _no_input_text(*, is_option_based: bool) -> str:
+    if is_option_based:
         return (
             "no input is enabled. The path of the socket was on the command line: give it with "
             '--command-line "--receive_socket_name PATH ...".'
@@ -136,8 +136,8 @@ def _set_status_pages(draft: Draft) -> None:
         draft.add_note(ALL_ADDRESSES_NOTE, ("http", "listen"))
 
 
-def _set_logging(draft: Draft, *, from_options: bool) -> None:
+def _set_logging(draft: Draft, *, is_option_based: bool) -> None:
     for name, value in (("stdout_stderr", False), ("syslog", True)):
         if draft.get(("logging", name)) is None:
             draft.set(("logging", name), value)
-            draft.add_note(LOGGING_FLAGS_NOTE if from_options else LOGGING_NOTE, ("logging",))
+            draft.add_note(LOGGING_FLAGS_NOTE if is_option_based else LOGGING_NOTE, ("logging",))

@@ -15,12 +15,12 @@ __all__ = [
     "boolean",
     "equals_word",
     "integer",
+    "integer_with_suffix",
     "kibibytes",
     "log_level",
     "mode",
     "option_mode",
     "port",
-    "scaled_integer",
     "size",
     "stripped",
 ]
@@ -64,7 +64,7 @@ def port(raw: str) -> int | None:
     return integer(raw) if raw.strip() else None
 
 
-def scaled_integer(raw: str) -> int:
+def integer_with_suffix(raw: str) -> int:
     """Parse a number with an optional factor: `k` stands for 1024, `m` for 1024 * 1024."""
     match = _NUMBER.fullmatch(raw.strip())
     if match is None:
@@ -74,7 +74,7 @@ def scaled_integer(raw: str) -> int:
 
 def size(raw: str) -> int | str:
     """Convert a size in bytes, KiB (k) or MiB (m) to the notation of our settings, such as `8k`."""
-    return _to_size_setting(scaled_integer(raw))
+    return _to_size_setting(integer_with_suffix(raw))
 
 
 def kibibytes(raw: str) -> int | str:

@@ -23,13 +23,14 @@ INTRODUCTION: Final = """\
 # The options of Dory and Bruce
 
 The [setting](configuration.md) for each old option; `bruce import-config` [converts](migrating.md) a whole
-configuration. *XML* is the place below the file's root, *option* belongs to the command line.
+configuration. In the tables, *XML* is the path of the old setting below the root element of the file, and *option* is
+the old command-line option.
 `python -m bruce_mp.cli.importing.options_page` generates this page.
 """
 
 ELEMENTS: Final = {
     "initialBrokers/broker": ("kafka.bootstrap_servers", "The attributes `host` and `port`, as `HOST:PORT`."),
-    "batching/namedConfigs/config": ("batching.configs.NAME", "A limit with `disable` is left out."),
+    "batching/namedConfigs/config": ("batching.configs.NAME", "A limit with the value `disable` gets no new setting."),
     "batching/produceRequestDataLimit": ("batching.produce_request_data_limit", ""),
     "batching/messageMaxBytes": ("batching.message_max_bytes", ""),
     "batching/combinedTopics": ("batching.combined", ""),
@@ -39,7 +40,10 @@ ELEMENTS: Final = {
     "compression/sizeThresholdPercent": ("compression.size_threshold_percent", ""),
     "compression/defaultTopic": ("compression.default", ""),
     "compression/topicConfigs/topic": ("compression.topics.NAME", ""),
-    "topicRateLimiting/namedConfigs/config": ("rate_limit.configs.NAME", "A limit with `unlimited` is left out."),
+    "topicRateLimiting/namedConfigs/config": (
+        "rate_limit.configs.NAME",
+        "A limit with the value `unlimited` gets no new setting.",
+    ),
     "topicRateLimiting/defaultTopic": ("rate_limit.default", ""),
     "topicRateLimiting/topicConfigs/topic": ("rate_limit.topics.NAME", ""),
     "httpInterface/port": ("http.listen", "The port; on the command line `--status_port`."),

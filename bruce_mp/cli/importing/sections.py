@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from bruce_mp.cli.importing.old_values import boolean, equals_word, integer, port, scaled_integer, size, stripped
+from bruce_mp.cli.importing.old_values import boolean, equals_word, integer, integer_with_suffix, port, size, stripped
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -58,7 +58,11 @@ KAFKA_PORT: Final = 9092
 """Kafka's default port."""
 UNUSED_INTERVAL_MS: Final = 1000
 """The interval of a rate limit config without a maximum: our settings need an interval even there."""
-BATCH_LIMITS: Final = (("time", "time_ms", integer), ("messages", "messages", scaled_integer), ("bytes", "bytes", size))
+BATCH_LIMITS: Final = (
+    ("time", "time_ms", integer),
+    ("messages", "messages", integer_with_suffix),
+    ("bytes", "bytes", size),
+)
 """Each limit of a batching config: the old element, the new setting, and the function that reads the value."""
 _SERVERS_KEY: Final = ("kafka", "bootstrap_servers")
 
@@ -206,7 +210,7 @@ def _convert_rate_limit_config(reader: AttributeReader, config: Element, key: tu
 
 def _parse_count(raw: str) -> int | None:
     """Parse a number of messages; `unlimited` is None."""
-    return None if equals_word(raw, "unlimited") else scaled_integer(raw)
+    return None if equals_word(raw, "unlimited") else integer_with_suffix(raw)
 
 
 def _convert_topic_configs(reader: AttributeReader, section: Element, new_section: str) -> None:

@@ -11,12 +11,12 @@ from bruce_mp.cli.importing.old_values import (
     boolean,
     equals_word,
     integer,
+    integer_with_suffix,
     kibibytes,
     log_level,
     mode,
     option_mode,
     port,
-    scaled_integer,
     size,
 )
 
@@ -52,10 +52,13 @@ class RemovedOption(NamedTuple):
 
 
 SLAB_NOTE: Final = (
-    "The old buffer held only keys and values. The slab also holds topics and headers, and survives a crash. Make it "
-    "larger for small messages."
+    "The old buffer held only keys and values. The slab also holds topics and headers, and survives a crash. If "
+    "messages are small, choose a larger slab, because each also needs a header."
 )
-FAILED_NOTE: Final = "Remove the line to retry without limit while the cluster causes the failures."
+FAILED_NOTE: Final = (
+    "If you remove this line, the daemon retries without limit, as long as the cluster and not the message causes the "
+    "failures."
+)
 PAUSE_NOTE: Final = (
     "The old daemon paused all traffic, this one only the affected partitions or broker: remove the line for the "
     "shorter default."
@@ -131,7 +134,7 @@ SETTINGS: Final = (
         "discard_report_interval", integer,
     ),
     Setting(
-        "http.bad_msg_prefix_size", "httpInterface/badMsgPrefixSize@value", scaled_integer,
+        "http.bad_msg_prefix_size", "httpInterface/badMsgPrefixSize@value", integer_with_suffix,
         "discard_report_bad_msg_prefix_size", integer,
     ),
     # discard log

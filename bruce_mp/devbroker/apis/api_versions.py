@@ -22,7 +22,7 @@ __all__ = ["API", "unsupported_version_response"]
 
 def handle(_request: Any, context: Context) -> Any:
     try:
-        context.check_fault()
+        context.raise_scripted_error()
     except RefusedError as refusal:
         return (
             unsupported_version_response()

@@ -32,7 +32,7 @@ class Context:
     triggered: TriggeredFaults = NO_FAULTS
     """The faults that the request triggers."""
 
-    def check_fault(self, target: Target = WHOLE_REQUEST) -> None:
+    def raise_scripted_error(self, target: Target = WHOLE_REQUEST) -> None:
         """Raise RefusedError if a scripted fault sets an error code for this part of the request."""
         code = self.triggered.error_code(FaultAction.ERROR, target)
         if code:

@@ -25,7 +25,7 @@ def handle(request: Any, context: Context) -> Any:
 
 def answer(wanted: Any, validate_only: bool, context: Context) -> Any:
     try:
-        context.check_fault(Target(wanted.name))
+        context.raise_scripted_error(Target(wanted.name))
         if validate_only:
             context.cluster.check_growth(wanted.name, wanted.count)
         else:

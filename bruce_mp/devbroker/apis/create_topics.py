@@ -31,7 +31,7 @@ def handle(request: Any, context: Context) -> Any:
 
 def answer(wanted: Any, validate_only: bool, context: Context) -> Any:
     try:
-        context.check_fault(Target(wanted.name))
+        context.raise_scripted_error(Target(wanted.name))
         partition_count = wanted_partition_count(wanted, context.cluster)
         if validate_only:
             context.cluster.check_new_topic(wanted.name, partition_count)

@@ -65,7 +65,7 @@ def handle(request: Any, context: Context) -> Any:
 
 def answer(topic: str, part: Any, budget: Budget, context: Context) -> Any:
     try:
-        context.check_fault(Target(topic, part.partition))
+        context.raise_scripted_error(Target(topic, part.partition))
         partition = context.cluster.partition_led_by(context.broker, topic, part.partition, part.current_leader_epoch)
         log = partition.log
         records = budget.read_within(part.partition_max_bytes, lambda allowed: log.read(part.fetch_offset, allowed))

@@ -36,7 +36,7 @@ def handle(request: Any, context: Context) -> Any:
 
 def answer(topic: str, part: Any, context: Context) -> Any:
     try:
-        context.check_fault(Target(topic, part.partition_index))
+        context.raise_scripted_error(Target(topic, part.partition_index))
         epoch = part.current_leader_epoch
         partition = context.cluster.partition_led_by(context.broker, topic, part.partition_index, epoch)
         offset, timestamp = find_offset(partition.log, part.timestamp)

@@ -52,7 +52,7 @@ def requested_topics(request: Any, snapshot: ClusterSnapshot, version: int) -> l
 
 def answer(wanted: Any, request: Any, snapshot: ClusterSnapshot, context: Context) -> Any:
     try:
-        context.check_fault(Target(wanted.name))
+        context.raise_scripted_error(Target(wanted.name))
         topic = find_topic(wanted, request, snapshot, context)
     except RefusedError as refusal:
         return Topic(error_code=refusal.code, name=wanted.name, topic_id=wanted.topic_id or NO_ID, partitions=[])

@@ -1,8 +1,8 @@
 """Produce (0), versions 3 to 12: check, append, and respond for each partition.
 
-Like Kafka 4, the broker advertises versions 0 to 2 too, because old clients derive the supported codecs from the lowest
-version; but a request of these versions closes the connection. The broker does not serve version 13, which names topics
-by id.
+Like Kafka 4, the development broker advertises versions 0 to 2 too, because old clients derive the supported codecs
+from the lowest version; but a request of these versions closes the connection. The development broker does not serve
+version 13, which names topics by id.
 
 A request with acks 0 has no response, so the broker reports an error by closing the connection.
 """
@@ -40,7 +40,7 @@ def handle(request: Any, context: Context) -> Any:
     topics = [
         TopicResponse(
             name=topic.name,
-            partition_responses=[respond(topic.name, part, request.acks, context) for part in topic.partition_data],
+            partition_responses=[respond(topic.name, data, request.acks, context) for data in topic.partition_data],
         )
         for topic in request.topic_data
     ]
@@ -61,32 +61,40 @@ def raise_first_error(partitions: Iterable[Any]) -> None:
         )
 
 
-def respond(topic: str, part: Any, acks: int, context: Context) -> Any:
-    """Append the batch for one partition, and return the partition's part of the response."""
+def respond(topic: str, data: Any, acks: int, context: Context) -> Any:
+    """Append the batch for one partition, and return the partition's part of the response.
+
+    `data` is the partition's part of the request.
+    """
     try:
-        result = append(topic, part, acks, context)
+        result = append(topic, data, acks, context)
     except RefusedError as refusal:
-        return error_response(topic, part.index, refusal.code, str(refusal), context)
-    code = context.triggered.error_code(FaultAction.ERROR_APPENDED, target_of(topic, part))
+        return error_response(topic, data.index, refusal.code, str(refusal), context)
+    # A scripted fault can set an error in the response although the batch was appended.
+    code = context.triggered.error_code(FaultAction.ERROR_APPENDED, target_of(topic, data))
     if code:
         return error_response(
-            topic, part.index, code, "A scripted fault sets this error; the batch was appended.", context
+            topic, data.index, code, "A scripted fault sets this error; the batch was appended.", context
         )
-    start = context.cluster.partition(topic, part.index).log.start
+    start = context.cluster.partition(topic, data.index).log.start
     return PartitionResponse(
-        index=part.index, error_code=Code.NONE, base_offset=result.base_offset,
+        index=data.index, error_code=Code.NONE, base_offset=result.base_offset,
         log_append_time_ms=result.log_append_time, log_start_offset=start,
     )  # fmt: skip
 
 
-def append(topic: str, part: Any, acks: int, context: Context) -> AppendResult:
-    """Append the batch for one partition unless it is a duplicate, and count it. Raise RefusedError if it is wrong."""
+def append(topic: str, data: Any, acks: int, context: Context) -> AppendResult:
+    """Append the batch for one partition unless it is a duplicate, and count the batch.
+
+    Raise RefusedError if the request or the batch is invalid, if this broker does not lead the partition, or if a
+    scripted fault sets an error.
+    """
     if acks not in VALID_ACKS:
         raise RefusedError(Code.INVALID_REQUIRED_ACKS, f"acks must be -1, 0 or 1, not {acks}.")
-    context.check_fault(target_of(topic, part))
-    partition = context.cluster.partition_led_by(context.broker, topic, part.index)
-    head = check_batch(part.records, context.version, context.cluster.limits)
-    result = partition.log.append(head, part.records, partition.epoch)
+    context.raise_scripted_error(target_of(topic, data))
+    partition = context.cluster.partition_led_by(context.broker, topic, data.index)
+    head = check_batch(data.records, context.version, context.cluster.limits)
+    result = partition.log.append(head, data.records, partition.epoch)
     statistics = context.statistics
     if result.is_duplicate:
         statistics.duplicates += 1
@@ -127,11 +135,11 @@ def leader_endpoints(partitions: Iterable[Any], cluster: Cluster) -> list[Any]:
 
 
 def targets(request: Any) -> Iterable[Target]:
-    return (target_of(topic.name, part) for topic in request.topic_data for part in topic.partition_data)
+    return (target_of(topic.name, data) for topic in request.topic_data for data in topic.partition_data)
 
 
-def target_of(topic: str, part: Any) -> Target:
-    return Target(topic, part.index, part.records)
+def target_of(topic: str, data: Any) -> Target:
+    return Target(topic, data.index, data.records)
 
 
 API: Final = Api(ApiKey.PRODUCE, (0, 12), ProduceRequest, handle, served_from=3, targets=targets)

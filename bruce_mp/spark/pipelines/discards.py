@@ -37,7 +37,7 @@ def read_discard_lines(spark: SparkSession, paths: Sequence[str]) -> DataFrame:
 
 
 def parse_line(text: str) -> DiscardLine | None:
-    """Parse a line as Spark reads it; return None if it has another format."""
+    """Parse a line from the text that Spark made of its bytes; return None if the line has another format."""
     return line_of(text.encode("utf-8", "surrogateescape"))
 
 
