@@ -62,7 +62,7 @@ def restamp(slab: Slab, segments: Iterable[Segment], indices: Collection[int]) -
             if index in indices and _is_replaceable(record, arrival_ms):
                 if not first_changed:
                     description = _describe_record(slab, segment.chunk, offset, record)
-                    first_changed = f"{description} has {record.timestamp}"
+                    first_changed = f"{description}, had timestamp {record.timestamp}"
                 slab.store_signed(chunk_offset + offset + lay.RECORD_TIMESTAMP, arrival_ms)
                 changed_count += 1
         start_index += segment.records

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 __all__ = ["DatagramAdmission"]
 
 
-_PLAIN_COUNTERS: Final = PlainCounters(
+_COUNTERS_WITHOUT_DISCARDS: Final = PlainCounters(
     Counter.MsgReceived,
     Counter.UnixDgInputAgentForwardMsg,
     Counter.InputAgentProcessAnyPartitionMsg,
@@ -80,7 +80,7 @@ class DatagramAdmission:
         self._clocks = ClockWatch(lanes, row)
         self._receiver = DatagramReceiver(slab)
         self._intake = DatagramIntake(
-            slab, self._receiver, lanes, row, max_size=self._max_size, counters=_PLAIN_COUNTERS
+            slab, self._receiver, lanes, row, max_size=self._max_size, counters=_COUNTERS_WITHOUT_DISCARDS
         )
 
     def apply_config(self, coalescing: Coalescing) -> None:
@@ -91,12 +91,13 @@ class DatagramAdmission:
 
         The call may wait for messages until `until_ms`; see `DatagramIntake.run`.  Raise OSError for a broken socket.
         """
+        # The clock watch uses the credentials to find senders with wrong clocks.
         if self._quotas.is_active or self._clocks.needs_credentials(now_ms):
             return self._receive_with_credentials(descriptor, limit, now_ms)
         committed_count, uncommitted_count, ingested = self._intake.run(descriptor, limit, now_ms, until_ms)
         if ingested is not None:  # a batch with discards or replaced timestamps, which the intake does not count
             self._commit(uncommitted_count, ingested)
-        self._clocks.record_replaced(lambda _: None, now_ms)  # the senders are unknown: no credentials
+        self._clocks.record_replaced_timestamps(peer_of=lambda _: None, now_ms=now_ms)  # unknown without credentials
         return committed_count + uncommitted_count
 
     def _receive_with_credentials(self, descriptor: int, limit: int, now_ms: int) -> int:
@@ -123,7 +124,7 @@ class DatagramAdmission:
         omitted = skip.union(first_arrival + slot for slot in decision.refused)
         self._commit(count, self._lanes.ingest_landed(count, self._max_size, now_ms, omitted), skip, decision)
         decision.record(self._quotas, now_ms)
-        self._clocks.record_replaced(lambda arrival: decision.peer_of(arrival - first_arrival), now_ms)
+        self._clocks.record_replaced_timestamps(lambda arrival: decision.peer_of(arrival - first_arrival), now_ms)
 
     @property
     def _first_arrival(self) -> int:
@@ -155,6 +156,7 @@ class DatagramAdmission:
         if skip:  # a predecessor appended these messages, but did not count them
             increments.update(processed_counter(view[extents[arrival - first_arrival][0] :]) for arrival in skip)
         positive = +increments  # without zeros
+        # The reporter has prepared copies of the discarded messages for the discard log.
         self._row.commit_landed(count, positive | self._reporter.copy_increments())
         self._reporter.queue_copies()
 
@@ -166,7 +168,8 @@ class DatagramAdmission:
         close_open_runs(self._slab, owner)
         landed_count = len(landing_zone.landed_lengths(self._slab))
         if landed_count:
-            # The predecessor's partition count of each topic keeps the messages of a key in one lane.
+            # A message's key and the topic's partition count choose the lane.  Use the predecessor's counts, so that
+            # messages of a key stay in one lane.
             self._lanes.restore_partition_counts(partition_counts_from(self._slab, self._first_arrival))
             self.admit(landed_count, now_ms, arrivals_in_chunks(self._slab, self._first_arrival))
         self._lanes.close_all()

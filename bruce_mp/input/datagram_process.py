@@ -1,7 +1,8 @@
 """The datagram input: receives messages, validates them, appends them to the slab and publishes the runs.
 
-The input never waits for a later stage.  It hands over every message that the operating system accepted from a sender,
-or counts the message as discarded.  The supervisor ends the input with the control messages Drain and Stop:
+The input never waits for a later stage, except for room in the slab if `when_full` is "block".  It hands over every
+message that the operating system accepted from a sender, or counts the message as discarded.  The supervisor ends the
+input with the control messages Drain and Stop:
 
 * Drain, if the supervisor created the socket: the socket refuses senders already.  The input receives the waiting
   messages until none is left.  If `when_full` is "block", it also waits for room.
@@ -147,7 +148,10 @@ class _DatagramInput(InputShell):
         return allowance.pause_s
 
     def _next_allowance(self, next_size: int) -> Allowance:
-        """Return the allowance for the next turn; `next_size` is as in `Backpressure.next_allowance`."""
+        """Return the allowance for the next turn.
+
+        `next_size` is the size of the first waiting datagram, or 0 if senders do not wait: it is not needed then.
+        """
         if not self._senders_wait:
             return self._backpressure.next_allowance(next_size)
         if self._thresholds.must_pause(steady_ms()):
@@ -155,8 +159,8 @@ class _DatagramInput(InputShell):
         allowance = self._backpressure.next_allowance(next_size)
         if not self._thresholds.is_on_trial:
             return allowance
-        # Every topic that is over its threshold makes no progress, so a longer pause would not help.  Receive a few
-        # messages on trial: some of them may be of other topics.
+        # No topic over its threshold has messages that are being delivered, so waiting alone makes no room.  Receive
+        # only a few messages between pauses: some of them may be of other topics.
         return Allowance(min(allowance.message_count, TRIAL_MESSAGES), MAX_PAUSE_S)
 
     def _pause(self, seconds: float) -> None:

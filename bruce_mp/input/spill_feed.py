@@ -53,7 +53,7 @@ log = logging.getLogger(__name__)
 _SLICE_BYTES: Final = 256 << 10
 """Maximum size of a slice in bytes, unless a single message is larger; clients wait for milliseconds at most."""
 _FREE_DIVISOR: Final = 4
-"""1/_FREE_DIVISOR of the usable chunks stays free for clients: the feed pauses if no more chunks are free."""
+"""1/_FREE_DIVISOR of the usable chunks stays free for clients: the feed pauses unless more than that are free."""
 _FEED_S: Final = 0.004
 """Time after which the feed returns to the process's loop."""
 _RETRY_S: Final = 0.003
@@ -63,7 +63,10 @@ _UNLIMITED_SIZE: Final = (1 << 31) - 1
 
 
 class SpillPump:
-    """The timer that feeds spill files between rounds of a worker's loop; `publish` publishes the closed runs."""
+    """The timer that feeds spill files between rounds of a worker's loop.
+
+    `publish` hands over to the router the runs that are ready.
+    """
 
     def __init__(self, loop: Loop, feed: SpillFeed, publish: Callable[[], None]) -> None:
         self._loop = loop
@@ -169,10 +172,11 @@ class SpillFeed:
             view = memoryview(self._buffer)
             end = file.read(view)
             split = split_stream(view, 0, end, _UNLIMITED_SIZE)
-            may_be_long = _SLICE_BYTES <= split.size <= file.end - file.offset  # a damaged file may give any size
-            if split.extents or not may_be_long or split.size <= len(self._buffer):
+            next_size = split.size  # that the next, incomplete message states; in a damaged file any number
+            may_be_long = _SLICE_BYTES <= next_size <= file.end - file.offset
+            if split.extents or not may_be_long or next_size <= len(self._buffer):
                 return view, split.extents[:MAX_SLICE_MESSAGES]
-            self._buffer = bytearray(split.size)
+            self._buffer = bytearray(next_size)
 
     def _count_before_full(self, extents: Extents, fed_ahead: frozenset[int]) -> int:
         """Return how many messages of a slice precede the first message without room.
@@ -227,7 +231,8 @@ class SpillFeed:
         group_number = 0 if completed.flush_group is None else completed.flush_group.number
         skip = frozenset(lay.stream_arrival(first_number + index, group_number) for index in file.fed_ahead)
         before = lanes.wall_offset_ms, lanes.caller_retries
-        # With this offset, the timestamp policy uses the time at which the messages arrived.
+        # With this offset, the timestamp policy uses the time at which the messages arrived.  With `caller_retries`, no
+        # message overtakes a refused one: the lanes also refuse the later messages of its topic, and the feed retries.
         lanes.wall_offset_ms, lanes.caller_retries = file.arrived_ms - now_ms, True
         try:
             return lanes.ingest(
@@ -241,9 +246,9 @@ class SpillFeed:
             )
         finally:
             lanes.wall_offset_ms, lanes.caller_retries = before
-            self._record_replaced()
+            self._record_replaced_timestamps()
 
-    def _record_replaced(self) -> None:
+    def _record_replaced_timestamps(self) -> None:
         for found in self._lanes.drain_replaced():
             self._row.add(Counter.InputAgentReplaceTimestamp, found.message_count)
             warn_about_clock(found, peer=None, unknown_sender="a fenced attempt")

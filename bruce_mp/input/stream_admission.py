@@ -347,7 +347,7 @@ class StreamAdmission:
             ending = None
             self._count_batch(buffer, batch, ingested, self._record_received(batch, ingested), first_number)
         if replaced := lanes.drain_replaced():
-            self._record_replaced(replaced, batch, first_number)
+            self._record_replaced_timestamps(replaced, batch, first_number)
         if ending is not None:
             client, _ = batch.sender_of(0)  # an attempt's batch has one client
             self._end_attempt(client, ending)
@@ -426,7 +426,9 @@ class StreamAdmission:
         if ending is not None:
             self._end_attempt(client, ending)
 
-    def _record_replaced(self, replaced: list[TopicReplacements], batch: StreamBatch, first_number: int) -> None:
+    def _record_replaced_timestamps(
+        self, replaced: list[TopicReplacements], batch: StreamBatch, first_number: int
+    ) -> None:
         for found in replaced:
             self._row.add(Counter.InputAgentReplaceTimestamp, found.message_count)
             client, _ = batch.sender_of(index_in_batch(found.arrival, first_number))

@@ -106,7 +106,7 @@ class ClockWatch:
         """Return True if the input should receive the next datagrams with the credentials of their senders."""
         return now_ms < self._search_until_ms
 
-    def record_replaced(self, peer_of: Callable[[int], PeerCredentials | None], now_ms: int) -> None:
+    def record_replaced_timestamps(self, peer_of: Callable[[int], PeerCredentials | None], now_ms: int) -> None:
         """Count and log the timestamps that were replaced since the last call.
 
         `peer_of(arrival_number)` returns the sender of a message; None = unknown.

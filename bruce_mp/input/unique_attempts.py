@@ -166,7 +166,7 @@ class UniqueAttempts:
 
     def _look_up(self, client: FlushGroupOwner, inquiry: Inquiry) -> InquiryAnswer:
         found = self._registry.find(_key_of(client, inquiry.name)) if inquiry.name else None
-        answer = self._empty_answer(inquiry, AttemptOutcome.NONE, self._registry.complete_since_ms())
+        answer = self._empty_answer(inquiry, AttemptOutcome.NONE, self._registry.no_entry_missing_since_ms())
         if found is None:
             return answer
         outcome = AttemptOutcome.LOST if self._registry.is_lost(found) else _OUTCOME_OF_STATE[found.state]

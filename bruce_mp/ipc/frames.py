@@ -36,7 +36,7 @@ class ParcelKind(IntEnum):
     BATCH = 2
     """Router to dispatcher: records that form a complete batch, ready to send."""
     QUEUE = 3
-    """Router to dispatcher: records for the dispatcher to batch; each record has a partition, of any topic."""
+    """Router to dispatcher: records of any topics, already assigned to partitions, for the dispatcher to batch."""
     SENT = 4
     """Router to dispatcher: record batches that a dispatcher has built, and perhaps sent. Send each batch unchanged:
     its partition, sequence numbers and boundaries are final.
@@ -65,8 +65,8 @@ class ParcelKind(IntEnum):
     RESYNC = 12
     """Router to dispatcher, second in a frame: the frame lists all records that are assigned to the dispatcher.
 
-    All earlier frames are void, so the dispatcher sends its RETURNED parcels again. `topic` is the number of this
-    RESYNC.
+    All earlier frames in both directions are void, so the dispatcher repeats RETURNED for the records that the router
+    has not taken over. `topic` is the number of this RESYNC.
     """
     SYNCED = 13
     """Dispatcher to router: the dispatcher has processed RESYNC and accepts frames.
@@ -76,7 +76,7 @@ class ParcelKind(IntEnum):
     WAITED = 14
     """Router to dispatcher: records that have waited in the router; send them without waiting for a full batch.
 
-    The dispatcher sends its accumulated records of the same topic before these records, because they are older.
+    The dispatcher first sends its accumulated records of the same topic, which are older than these records.
     """
     FLUSH = 15
     """Input to router, router to dispatchers: a client waits for messages of this topic; send the topic's batches now.
@@ -118,7 +118,9 @@ def unpack_parcels(data: bytes) -> list[Parcel]:
         segments_offset = offset + _HEADER.size
         if segments_offset > len(view):
             left = len(view) - offset
-            raise SlabError(f"A frame between processes ends within a parcel's header ({left} bytes).")
+            raise SlabError(
+                f"A frame between processes ends within a parcel's header, after {left} of {_HEADER.size} bytes."
+            )
         kind_number, topic, partition, segment_count = _HEADER.unpack_from(view, offset)
         offset = segments_offset + segment_count * SEGMENT.size
         kind = _KIND_BY_NUMBER.get(kind_number)

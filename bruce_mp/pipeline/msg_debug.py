@@ -26,7 +26,10 @@ _NO_INFO: Final = ""
 
 
 class WireTap(CopyQueue):
-    """Copies the messages of chosen topics to the status process; for the parameters, see `CopyQueue`."""
+    """Copies the messages of chosen topics to the status process.
+
+    `sender` sends the copies.  `count(counter, amount)` adds to a counter of this process.
+    """
 
     def __init__(self, slab: Slab, sender: ByteSender, count: Callable[[Counter, int], None]) -> None:
         super().__init__(sender, count)
@@ -43,9 +46,10 @@ class WireTap(CopyQueue):
     """Send the last copies; `process_shell.Output` requires this method."""
 
     def copy(self, target: CopyTarget, topic: bytes, segments: Iterable[Segment]) -> None:
-        """Copy the messages of claimed segments to the file of `target` if their topic is chosen.
+        """Send copies of the messages of `segments`, for the file of `target`, if their topic is chosen.
 
-        Skip damaged segments; the process that claimed them reports them.
+        This process has claimed the segments, that is, it is the holder in their state words.  Skip damaged segments:
+        other code of this process reports them.
         """
         if not self._chosen_topics.covers(topic):
             return

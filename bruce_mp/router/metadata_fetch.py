@@ -84,7 +84,7 @@ class MetadataFetcher:
         self._on_failure = on_failure
         self._find_required_cluster = find_required_cluster
         self.foreign_cluster = ""
-        """The id of the cluster to which a broker of the fetch belongs, if it is not the required one; else empty."""
+        """The id of the wrong cluster if this fetch asked a broker outside the required cluster; else empty."""
         self._failed_brokers: set[Address] = set()
         """Brokers that have not responded since they failed; a fetch tries them last."""
         self._needs_producer_id = False
@@ -164,7 +164,7 @@ class MetadataFetcher:
         cause = event.cause if isinstance(event, Failed) else None
         needs_operator = cause is not None and cause.needs_operator
         level = logging.ERROR if needs_operator else logging.WARNING
-        about = (self._brokers.current, cause)  # limits repetitions: see telemetry/logs.py
+        about = (self._brokers.current, cause)  # the log shows one such line in 30 s for each `about`
         log.log(level, "No metadata: %s", error, extra={"about": about})
         if needs_operator or not self.needs_operator:
             self.last_error, self.needs_operator = error, needs_operator
@@ -237,15 +237,17 @@ class MetadataFetcher:
         response = event.response
         if response.is_retriable:
             log.warning(
-                "A broker gave no producer id, %s (%d); the router tries the other brokers, then all again.",
+                "A broker gave no producer id: %s (%d). The router asks the other brokers; if none gives one, the next "
+                "metadata fetch asks all of them again.",
                 error_row(response.error).name, response.error,
             )  # fmt: skip
             self._try_next_after_failure()
         elif response.error:
             log.error(
-                "The brokers refuse the daemon a producer id, %s (%d): messages are delivered at least once. Allow the "
-                "daemon's user IDEMPOTENT_WRITE on the cluster, or with Kafka 2.8 and later WRITE on a topic; each "
-                "metadata fetch repeats the request.", error_row(response.error).name, response.error,
+                "The brokers refuse the daemon a producer id, %s (%d): until they give one, messages may be "
+                "delivered more than once. Allow the daemon's user IDEMPOTENT_WRITE on the cluster, or with Kafka 2.8 "
+                "and later WRITE on a topic; each metadata fetch repeats the request.",
+                error_row(response.error).name, response.error,
             )  # fmt: skip
             self._finish(self._result(self._metadata, producer_error=response.error))
         else:

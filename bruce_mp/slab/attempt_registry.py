@@ -4,10 +4,11 @@ A *fenced attempt* is a group of messages that are delivered together or not at 
 attempt that has a name from the client.  A client that does not know if its attempt was delivered inquires about
 the name, instead of sending the messages twice.  All stream workers (the processes for stream connections) append to
 one file in the directory of the spill files, so that any worker can answer.  (The file keeps its old name
-`attempts.journal`, but is not the journal of `slab.sync`.)
+`attempts.journal`, but is not the journal of held runs that the setting `slab.sync` turns on.)
 
     PREPARED ──▶ COMPLETED ──▶ SETTLED
        │            └───────▶ UNCOUNTED
+       ├────────────────────▶ UNCOUNTED
        └──▶ CANCELLED
 
 To complete an attempt, a worker first stores the state PREPARED here, then the number of the attempt in the worker's
@@ -55,7 +56,7 @@ class AttemptState(Enum):
 
     PREPARED = "prepared"
     CANCELLED = "cancelled"
-    COMPLETED = "released"  # not "completed", because earlier versions wrote this word
+    COMPLETED = "released"  # the word that earlier versions wrote; their files must stay readable
     SETTLED = "settled"
     UNCOUNTED = "uncounted"
 
@@ -147,7 +148,7 @@ class AttemptRegistry:
         is_unsettled = attempt.state is not AttemptState.SETTLED
         return is_unsettled and slab != self._slab_id and slab not in self._ended_slabs
 
-    def complete_since_ms(self) -> int:
+    def no_entry_missing_since_ms(self) -> int:
         """Return a time, in ms since 1970, after which no entry is missing.
 
         The time is never before the host's boot, because a power failure may have removed the last entries before then.
@@ -172,14 +173,15 @@ class AttemptRegistry:
 
     def store(
         self,
-        attempt: AttemptId,
+        attempt_id: AttemptId,
         state: AttemptState,
         delivered: int = 0,
         discards: Mapping[DiscardReason, int] | None = None,
     ) -> None:
         """Store the new state of a prepared attempt; for SETTLED also the numbers of messages by outcome."""
         with self._locked():
-            self._append(state.value, *attempt, delivered, {int(key): count for key, count in (discards or {}).items()})
+            discard_counts = {int(key): count for key, count in (discards or {}).items()}
+            self._append(state.value, *attempt_id, delivered, discard_counts)
 
     def resolve(self, row: int, last_completed_attempt: int) -> None:
         """Store the new states of the attempts of a dead worker.
@@ -280,16 +282,16 @@ class AttemptRegistry:
             self._apply_state(AttemptState(kind), *items)
 
     def _apply_state(self, state: AttemptState, slab: int, row: int, number: int, *items: Any) -> None:
-        attempt = (slab, row, number)
+        attempt_id = (slab, row, number)
         if state is AttemptState.PREPARED:
             name, message_count = items
-            self._names[attempt] = name
-            self._attempts[name] = RememberedAttempt(name, attempt, state, message_count)
+            self._names[attempt_id] = name
+            self._attempts[name] = RememberedAttempt(name, attempt_id, state, message_count)
             return
         delivered, counts = items
-        name = self._names[attempt]
+        name = self._names[attempt_id]
         discards: dict[DiscardReason | int, int] = {DiscardReason(int(key)): count for key, count in counts.items()}
-        if self._attempts[name].id == attempt:  # a later attempt may have got the name if this one was cancelled
+        if self._attempts[name].id == attempt_id:  # a later attempt may have got the name if this one was cancelled
             self._attempts[name] = replace(self._attempts[name], state=state, delivered=delivered, discards=discards)
 
 
@@ -301,7 +303,8 @@ _RESOLUTIONS: Final[Mapping[tuple[AttemptState, bool], AttemptState]] = {
     (AttemptState.COMPLETED, False): AttemptState.UNCOUNTED,
     (AttemptState.COMPLETED, True): AttemptState.UNCOUNTED,
 }
-"""The new state of a dead worker's attempt, by its old state, and True if it is the row's last completed attempt.
+"""The new state of a dead worker's attempt.  The key is its old state, and whether it is the last completed attempt
+according to the worker's row.
 
 A worker stores the attempt's number in its row before it stores COMPLETED here.  So a PREPARED attempt is complete if
 the row has its number."""

@@ -41,11 +41,14 @@ def read_stable(slab: Slab, chunk: int, generation: int, read: Callable[[int], I
     at, words = slab.chunk_at(chunk), slab.words
     for _ in range(READ_TRIES):
         found = until_damage(read(chunk))
-        has_runs = words[(at + lay.CHUNK_RUNS) >> 2]  # a release stores 0 before any record is overwritten
-        before, generation = generation, words[(at + lay.CHUNK_GENERATION) >> 2]
-        if generation == before:
+        # To free the chunk, the owner stores 0 in CHUNK_RUNS, before any record is overwritten.
+        has_runs = words[(at + lay.CHUNK_RUNS) >> 2]
+        previous_generation, generation = generation, words[(at + lay.CHUNK_GENERATION) >> 2]
+        if generation == previous_generation:
             return found if has_runs else []
-    return []  # the owner keeps reopening the chunk, so all records that were found have been settled
+    # The owner reopened the chunk during each reading.  It does so only after all records of the chunk are settled, so
+    # none of the records that were found is still held.
+    return []
 
 
 READ_TRIES: Final = 3

@@ -84,6 +84,7 @@ class SentBatch(NamedTuple):
 
     @property
     def records(self) -> int:
+        """The number of records."""
         segments = self.segments
         # Most batches have one segment, for which this takes less time than the sum.
         return segments[0].records if len(segments) == 1 else sum([segment.records for segment in segments])
@@ -95,6 +96,7 @@ class SentBatch(NamedTuple):
 
     @property
     def payload(self) -> int:
+        """The number of payload bytes of all records."""
         return sum([segment.payload for segment in self.segments])
 
 
@@ -308,7 +310,7 @@ def uncounted_records(slab: Slab, owner: int, counted: int) -> list[Record]:
     `counted` is the number of messages that it had counted as received.  Messages are numbered from 0, so message
     `counted` is the first uncounted one.
     """
-    first = lay.stream_arrival(counted, source=0)
+    first = lay.stream_arrival(counted, source=0)  # the smallest number that message `counted` can have
     found = read_each(slab, lambda chunk: _records_from(slab, chunk, first) if slab.owner_of(chunk) == owner else ())
     return list(found)
 

@@ -25,7 +25,8 @@ MAX_ERRORS: Final = 1000
 STALL_SHOWN_MS: Final = 2_500
 """How long a stall is shown after its last report.
 
-No process reports a stall while its messages move between the router and a dispatcher.
+This is longer than the interval of the reports, because no process reports a stall while the stalled messages move
+between the router and a dispatcher.
 """
 
 
@@ -81,7 +82,7 @@ class BrokerStatusStore:
     def _record_errors(self, errors: Iterable[PartitionError]) -> None:
         for each in errors:
             key = each.topic, each.partition
-            self._last_errors.pop(key, None)  # a dict keeps the place of a known key, but the loop below drops by age
+            self._last_errors.pop(key, None)  # moves a known key to the end: the loop below drops the first keys
             self._last_errors[key] = each.error
         while len(self._last_errors) > MAX_ERRORS:
             del self._last_errors[next(iter(self._last_errors))]

@@ -180,7 +180,7 @@ def _take_over_resources(config: Config, handover: Handover) -> Resources:
     run_dir, slab = Path(config.daemon.run_dir), Slab(Path(config.slab_path))
     warn_of_other_size(slab, Geometry.for_size(config.slab.size, config.input.max_datagram_size))
     http, input_sockets = _open_sockets(config, handover.inherited_sockets)
-    rows = input_rows(config.input, slab, old_code_has_datagram_input=handover.has_datagram_input)
+    rows = input_rows(config.input, slab, replaced_code_has_datagram_input=handover.has_datagram_input)
     return Resources(config, run_dir, slab, handover.locks, input_sockets, http, rows)
 
 

@@ -169,7 +169,7 @@ def test_garbage_is_logged_and_skipped(tmp_path: Path, links: Links, caplog: pyt
             receiver.socket.poll(100)
             assert receiver.receive() == []
     assert [record.levelname for record in caplog.records] == ["WARNING"] * 3
-    assert "ends within a parcel's header (1 bytes). The receiver ignores the frame" in caplog.text
+    assert "ends within a parcel's header, after 1 of 16 bytes. The receiver ignores the frame" in caplog.text
     sender = links.sender(LINK)
     sender.send(PARCELS)
     assert receive(receiver) == PARCELS

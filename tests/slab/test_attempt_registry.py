@@ -127,8 +127,8 @@ def test_a_registry_remembers_for_a_day_and_is_bounded(
         kept = [earlier for earlier in range(0, hours + 1, 3) if state_of(other, str(earlier))]
         assert set(range(max(0, hours - 24), hours + 1, 3)) <= set(kept)
         assert min(kept) >= hours - 48
-        assert writer.complete_since_ms() <= began + min(kept) * 3_600_000
-    assert writer.complete_since_ms() > began, "the first file was dropped"
+        assert writer.no_entry_missing_since_ms() <= began + min(kept) * 3_600_000
+    assert writer.no_entry_missing_since_ms() > began, "the first file was dropped"
     monkeypatch.setattr(attempt_registry, "MAX_FILE_BYTES", 10_000)
     for number in range(1000):
         writer.prepare(prepared(f"many-{number}", 1000 + number))
@@ -143,6 +143,6 @@ def test_the_memory_begins_at_the_boot_at_the_earliest(
 ) -> None:
     """A power failure may have taken entries from the file."""
     registry = registry_in(directory, lambda: 1_000_000)
-    assert registry.complete_since_ms() == attempt_registry._boot_time_ms() > 1_000_000
+    assert registry.no_entry_missing_since_ms() == attempt_registry._boot_time_ms() > 1_000_000
     monkeypatch.setattr(attempt_registry, "_boot_time_ms", lambda: 0)
-    assert registry.complete_since_ms() == 1_000_000
+    assert registry.no_entry_missing_since_ms() == 1_000_000

@@ -3,8 +3,11 @@
 A response may cover hundreds of partitions, and most of them have no error.  For speed, the decoder reads a partition
 without an error with one struct; it reads other partitions field by field.
 
-The layout, with the fields in wire order (+5: only in versions 5 and later; ?: may be null; *: only in versions 9 and
-later, which also encode the length n of a string or an array as the unsigned varint n + 1, and null as 0):
+The layout, with the fields in wire order:
+
+    +5  only in versions 5 and later
+    ?   may be null
+    *   only in versions 9 and later
 
     header          correlation id i32, tags*
     response        topics, throttle time ms i32 +1, tags* (0: node endpoints +10)
@@ -16,6 +19,7 @@ later, which also encode the length n of a string or an array as the unsigned va
     node endpoint   node i32, host, port i32, rack?, tags
     tags            count, and for each its number and its length, as unsigned varints, then the bytes
 
+Versions 9 and later encode the length n of a string or an array as the unsigned varint n + 1, and null as 0.
 A tag is an optional field at the end of a structure: "tags* (0: current leader +10)" means that the tag with the number
 0 has the current leader, in versions 10 and later.  Unknown tags are skipped.
 Source: ProduceResponse.json and ResponseHeader.json of Apache Kafka, KIP-482.

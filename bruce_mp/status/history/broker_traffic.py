@@ -105,7 +105,8 @@ class BrokerHistory:
 def _traffic(samples: _SlotSamples, now: _BrokerSample, minute_start_ms: int) -> BrokerTraffic:
     """Summarize the time since `minute_start_ms`, and the last hour.
 
-    If the dispatcher started after `minute_start_ms`, the time before its start counts as time without traffic.
+    `minute_start_ms` is a minute ago, or the time of the history's first sample if that is later.  If the dispatcher
+    started after `minute_start_ms`, the time before its start counts as time without traffic.
     """
     minute_ago = samples.minute.first_since(minute_start_ms) or now
     hour_ago = samples.hour.first or now

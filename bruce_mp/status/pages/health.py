@@ -205,9 +205,9 @@ def _producer_refused(evidence: Evidence) -> Iterator[str]:
     if error := evidence.router.producer_error:
         name = error_row(error).name
         yield (
-            f"The brokers refuse the daemon a producer id, {name} ({error}): messages are delivered at "
-            "least once. Allow the daemon's user IDEMPOTENT_WRITE on the cluster, or with Kafka 2.8 and later WRITE on "
-            "a topic; then refresh the metadata."
+            f"The brokers refuse the daemon a producer id, {name} ({error}): until they give one, messages "
+            "may be delivered more than once. Allow the daemon's user IDEMPOTENT_WRITE on the cluster, or with Kafka "
+            "2.8 and later WRITE on a topic; then refresh the metadata."
         )
 
 

@@ -49,9 +49,9 @@ class TopicQueues(msgspec.Struct, frozen=True):
 
 
 class QueuesPage(Page, frozen=True, kw_only=True):
-    """JSON of `/queues`. `new` counts the messages in the slab that the router has not taken over yet.
+    """JSON of `/queues`. `sending` has the queues of each topic, also of messages that were never sent.
 
-    `spill` counts the messages in spill files.
+    `new` counts the messages in the slab that the router has not taken over yet, `spill` the messages in spill files.
     """
 
     sending: list[TopicQueues]

@@ -1,7 +1,7 @@
 """The settings that name sockets, the sockets of the inputs, and the slab rows of the processes that serve them.
 
 The datagram input and the stream workers (together the *inputs*) have a row in the slab each. The configuration and the
-slab determine which of them run. The datagram input also runs if it is disabled while the landing zone has datagrams.
+slab determine which of them run. Even a disabled datagram input runs if the landing zone still has datagrams.
 A worker also runs if no other process can deliver the messages in its spill files.
 """
 
@@ -106,7 +106,8 @@ def open_input_sockets(config: Input, inherited: InheritedSockets) -> InputSocke
     """Claim the configured sockets from the inherited ones, and bind the others.
 
     Raise StartError, and close the opened sockets, if an address is in use or unusable, or if another program passes a
-    socket that no setting claims. Claim the socket of the status pages before; it would count as unclaimed.
+    socket that no setting claims. The caller claims the socket of the status pages first, or else it counts as
+    unclaimed.
     """
     opened: dict[str, BoundSocket] = {}
     try:
@@ -132,13 +133,13 @@ def _require_loopback(host: str) -> None:
         )
 
 
-def input_rows(config: Input, slab: Slab, *, old_code_has_datagram_input: bool = False) -> tuple[int, ...]:
+def input_rows(config: Input, slab: Slab, *, replaced_code_has_datagram_input: bool = False) -> tuple[int, ...]:
     """Return the slab rows of the inputs that must run: the datagram input's, if any, then those of the stream workers.
 
-    `old_code_has_datagram_input` is True if the replaced code still runs a datagram input, which may leave datagrams in
-    the landing zone when it ends.
+    In an upgrade, `replaced_code_has_datagram_input` is True if the replaced version of the daemon still runs a
+    datagram input, which may leave datagrams in the landing zone when it ends.
     """
-    needs_datagram_input = config.unix_datagram.enable or old_code_has_datagram_input or bool(landed_lengths(slab))
+    needs_datagram_input = config.unix_datagram.enable or replaced_code_has_datagram_input or bool(landed_lengths(slab))
     has_streams = config.unix_stream.enable or config.tcp.enable
     worker_count = config.streams.worker_count if has_streams else 0
     datagram_row = lay.ROW_FIRST_INPUT
