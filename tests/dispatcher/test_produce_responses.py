@@ -667,7 +667,7 @@ def test_a_rejected_timestamp_is_replaced_by_the_arrival_time(
     assert [found[2], found[4]] == pytest.approx([arrived_ms] * 2, abs=100)
     assert not world.reporter.discarded
     assert world.peers[SLOT].core._row.counters[Counter.ConnectorReplaceTimestamp] == 2
-    assert any(f"has {AHEAD_MS}" in record.message for record in caplog.records)
+    assert any(f"{AHEAD_MS}" in record.message for record in caplog.records)
     assert PartitionTable(world.slab).epoch_and_sequence(TOPIC, 0)[0] == 0, "no epoch was needed"
 
 
