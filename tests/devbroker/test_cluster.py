@@ -101,22 +101,16 @@ def test_stale_metadata_lasts_for_the_given_number_of_answers(cluster: Cluster) 
     assert seen == [1, 1, 3]
 
 
-def test_a_change_without_stale_responses_leaves_earlier_ones_stale(cluster: Cluster) -> None:
-    cluster.freeze(2)
+@pytest.mark.parametrize(("first", "later", "expected"), [(2, 0, [1, 1, 2]), (1000, 1, [3, 2, 2])])
+def test_a_later_change_replaces_a_freeze_unless_it_names_no_responses(
+    cluster: Cluster, first: int, later: int, expected: list[int]
+) -> None:
+    cluster.freeze(first)
     cluster.move_leader("one", 0, 3)
-    cluster.freeze(0)
+    cluster.freeze(later)
     cluster.move_leader("one", 0, 2)
     seen = [cluster.next_response_snapshot().topics["one"].partitions[0].leader for _ in range(3)]
-    assert seen == [1, 1, 2]
-
-
-def test_a_later_freeze_replaces_an_earlier_one(cluster: Cluster) -> None:
-    cluster.freeze(1000)
-    cluster.move_leader("one", 0, 3)
-    cluster.freeze(1)
-    cluster.move_leader("one", 0, 2)
-    seen = [cluster.next_response_snapshot().topics["one"].partitions[0].leader for _ in range(2)]
-    assert seen == [3, 2]
+    assert seen == expected
 
 
 def test_a_deleted_topic_gives_its_memory_back_and_gets_a_new_id(cluster: Cluster) -> None:

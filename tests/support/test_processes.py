@@ -145,6 +145,22 @@ def test_an_unmarked_test_fails_when_it_starts_a_process(tmp_path: Path) -> None
     assert failed == ["test_subprocess", "test_fork", "test_multiprocessing"], done.stdout
 
 
+HIDDEN_MARK: Final = """
+import pytest
+@pytest.mark.process
+@getattr(pytest.mark, "quiet")
+def test_hidden():
+    pass
+"""
+
+
+def test_a_mark_that_a_search_of_the_file_misses_is_an_error(tmp_path: Path) -> None:
+    """`scripts/test` collects only the files in which it finds the mark of a part, so the test would never run."""
+    done = run_pytest(tmp_path, HIDDEN_MARK)
+    assert done.returncode == pytest.ExitCode.USAGE_ERROR, done.stdout
+    assert "test_it.py: scripts/test looks for" in done.stderr
+
+
 @pytest.mark.parametrize("workers", ["0", "2"])
 def test_a_unit_run_reports_the_number_of_skipped_process_tests(tmp_path: Path, workers: str) -> None:
     done = run_pytest(tmp_path, STARTING, "-W", "ignore", "--unit", "-n", workers, "-k", "marked or nothing")
