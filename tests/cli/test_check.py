@@ -52,7 +52,8 @@ def test_check_exits_3_when_the_books_do_not_balance(capsys: pytest.CaptureFixtu
     assert capsys.readouterr().out.startswith("received 9 != delivered 4 + ")
 
 
-def test_check_reads_changing_books_again() -> None:
+def test_check_reads_changing_books_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(check, "TIMEOUT_S", 60.0)
     assert run_check(MOVING, b"garbage", MOVING, BALANCED) == 0
 
 
