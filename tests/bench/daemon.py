@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from bench import cost
@@ -116,9 +117,13 @@ class MeasuredDaemon:
         )
 
     def warm_up(self, tools: Tools, case: Case, messages: Path) -> None:
-        """Send a part of the load without measuring, because topics and partitions have a first cost of their own."""
+        """Send a part of the load without measuring, because topics and partitions have a first cost of their own.
+
+        Each sender sends the messages in the same order, so the part has all topics only if each sender sends so many.
+        """
         received = self._daemon.wait_consistent().received
-        sent = run_sender(tools, case.shortened(WARM_UP_SHARE), self.address(case.transport), messages)
+        count = max(case.messages // WARM_UP_SHARE, case.senders * len(case.site.topic_names))
+        sent = run_sender(tools, replace(case, messages=count), self.address(case.transport), messages)
         self._wait_settled(received + sent.messages, self._stuck)
 
     def carry(self, case: Case, send: Callable[[], Sent]) -> DaemonRun:
