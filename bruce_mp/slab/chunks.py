@@ -3,7 +3,7 @@
 An input fills a chunk of 8 KiB with records.  A *span* of neighboring chunks serves as one, for a large message or a
 busy *lane* (a topic or partition for which the input collects messages).  A *share* is a group of chunks that belongs
 to one input at a time; `shares.py` divides the shares among the inputs, under a lock.  This module needs no lock,
-because only the input that owns a chunk changes the chunk's state.
+because only the input that owns a chunk changes the chunk's state.  `free_chunks.py` chooses among the free chunks.
 
 A *sealed* chunk gets no further records.  `ChunkPool` may free (*reclaim*) it when all its records are *settled*:
 delivered or discarded.  The pool does so lazily: when it needs memory, it inspects a few of the oldest sealed chunks.
@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from bruce_mp.errors import SlabError
 from bruce_mp.slab import landing_zone
 from bruce_mp.slab import layout as lay
+from bruce_mp.slab.free_chunks import FreeChunks
 from bruce_mp.slab.holdings import Holdings
 from bruce_mp.slab.layout import ChunkState, RunState
 from bruce_mp.slab.runs import read_run, records_of
@@ -84,10 +85,7 @@ class ChunkPool:
         self.owner = owner
         self._watcher = watcher
         self._shares = Shares(slab, owner, peers)
-        self._used = bytearray(b"\1" * slab.geometry.chunks)
-        """For each chunk of the slab: 0 if it is free and in a share of this input, else 1."""
-        self._free: list[int] = []
-        """Free chunks for spans of one chunk: see `_find_one`."""
+        self._free = FreeChunks(slab.geometry.chunks)
         self._sealed: _Queue = OrderedDict()  # sealed chunks that are not stuck
         self._stuck: _Queue = OrderedDict()
         self.holdings = Holdings()
@@ -100,15 +98,18 @@ class ChunkPool:
         self._search_pause_ends_ms = 0
         self._reserved, self._reserved_span = 0, 1
         """The arguments of the last `reserve`."""
-        self.own_free_count = 0
-        """Number of free chunks in the shares of this input."""
         self._generation_at = slab.row_at(owner) + lay.ROW_GENERATION
         self._adopt()
 
     @property
+    def own_free_count(self) -> int:
+        """Return the number of free chunks in this input's shares."""
+        return self._free.count
+
+    @property
     def free_count(self) -> int:
         """Return the number of free chunks in this input's shares, and in shares that it could claim now."""
-        return self.own_free_count + self._shares.division.obtainable_chunk_count
+        return self._free.count + self._shares.division.obtainable_chunk_count
 
     @property
     def capacity(self) -> int:
@@ -123,18 +124,17 @@ class ChunkPool:
     def _adopt(self) -> None:
         """Restore the state of a predecessor from the headers of its chunks."""
         for share in self._shares.own_shares:
-            self._add_share(share)
+            self._free.add_share(self._shares.chunks_of(share))
         last_generation = self._slab.words[self._generation_at >> 2]
         largest_generation = 0  # for a slab of release 0.1, which has no last generation in the row
         for chunk, _, span, generation in used_chunk_headers(self._slab):
             largest_generation = max(largest_generation, generation)
-            self._set_used(chunk, span, used=1)
+            self._free.adopt(chunk, span)
             if self._slab.owner_of(chunk) == self.owner:
                 self.seal(chunk)
                 self.holdings.adopt(self._slab, chunk, span)
         self._next_generation = self._generation_after(last_generation or largest_generation)
         self._queue_adopted()
-        self._refill()
 
     def _queue_adopted(self) -> None:
         """Allow the reclaim of adopted chunks, except chunks with records of datagrams that are in the landing zone."""
@@ -147,23 +147,9 @@ class ChunkPool:
             else:
                 self._sealed[chunk] = None
 
-    def _set_used(self, chunk: int, span: int, used: int) -> None:
-        """Set `_used` of chunks to 1 or 0, and adjust the count of free chunks by the changes."""
-        changed = self._used.count(not used, chunk, chunk + span)
-        self.own_free_count += -changed if used else changed
-        self._used[chunk : chunk + span] = bytes([used]) * span
-
-    def _add_share(self, share: int) -> None:
-        """Add the chunks of a share, which this input has claimed, as free chunks."""
-        chunks = self._shares.chunks_of(share)
-        self._set_used(chunks.start, len(chunks), used=0)
-        self._free += reversed(chunks)
-
     def _return_share(self, share: int) -> None:
         """Release a share of this input if none of its chunks is in use."""
-        chunks = self._shares.chunks_of(share)
-        if self._used.find(1, chunks.start, chunks.stop) < 0:
-            self._set_used(chunks.start, len(chunks), used=1)
+        if self._free.remove_unused_share(self._shares.chunks_of(share)):
             self._shares.release(share)
 
     def _claim_share(self, span: int) -> bool:
@@ -172,32 +158,22 @@ class ChunkPool:
             return self._claim_shares_for_span(span)
         share = self._shares.claim_one()
         if share is not None:
-            self._add_share(share)
+            self._free.add_share(self._shares.chunks_of(share))
         return share is not None
 
     def _claim_shares_for_span(self, span: int) -> bool:
         """Claim the free shares that complete the first possible span; return False if there is none."""
-        free, used = self._shares.free_shares, bytearray(self._used)
-        for share in free:
-            chunks = self._shares.chunks_of(share)
-            used[chunks.start : chunks.stop] = bytes(len(chunks))  # as if the share were claimed
-        first = used.find(bytes(span))
-        if first < 0:
+        free = self._shares.free_shares
+        first = self._free.search_with([self._shares.chunks_of(share) for share in free], span)
+        if first is None:
             return False
         last = first + span - 1
         wanted = [share for share in free if first // self._shares.size <= share <= last // self._shares.size]
         if not wanted or not self._shares.claim(wanted):
             return False
         for share in wanted:
-            self._add_share(share)
+            self._free.add_share(self._shares.chunks_of(share))
         return True
-
-    def _refill(self) -> None:
-        """Restore `_free`, with the first chunk at the end, from which `_find_one` pops."""
-        own = (
-            chunk for share in reversed(self._shares.own_shares) for chunk in reversed(self._shares.chunks_of(share))
-        )
-        self._free = [chunk for chunk in own if not self._used[chunk]]
 
     def allocate(self, span: int, now_ms: int) -> int | None:
         """Open a span of `span` neighboring chunks and return its first chunk; None if there is no room."""
@@ -207,7 +183,7 @@ class ChunkPool:
         if chunk is None:
             chunk = self._find_after_reclaim(span, now_ms)
         if chunk is not None:
-            self._set_used(chunk, span, used=1)
+            self._free.use(chunk, span)
             self._open(chunk, span, now_ms)
             if self._watcher is not None:
                 self._watcher.on_opened(chunk)
@@ -225,28 +201,10 @@ class ChunkPool:
 
     def _find_or_extend(self, span: int) -> int | None:
         """Find a free span, if necessary with chunks of newly claimed shares."""
-        chunk = self._find(span)
+        chunk = self._free.next_span(span)
         if chunk is None and self._claim_share(span):
-            chunk = self._find(span)
+            chunk = self._free.next_span(span)
         return chunk
-
-    def _find(self, span: int) -> int | None:
-        """Return the first chunk of a free span in this input's shares, None if there is none."""
-        if span == 1:
-            return self._find_one()
-        found = self._used.find(bytes(span))
-        return None if found < 0 else found
-
-    def _find_one(self) -> int | None:
-        # `_free` may contain chunks that a larger span uses now, and may lack chunks of larger spans that became free.
-        while self._free:
-            chunk = self._free.pop()
-            if not self._used[chunk]:
-                return chunk
-        if not self.own_free_count:
-            return None
-        self._refill()
-        return self._free.pop()
 
     def _open(self, chunk: int, span: int, now_ms: int) -> None:
         at = self._slab.chunk_at(chunk)
@@ -306,7 +264,7 @@ class ChunkPool:
         """
         self._reserved, self._reserved_span = chunks, span
         self._obtain(chunks)
-        if span > 1 and self._find(span) is None:
+        if span > 1 and self._free.search(span) is None:
             self._claim_share(span)
 
     def can_spare(self, span: int) -> bool:
@@ -336,13 +294,7 @@ class ChunkPool:
 
     def count_free_spans(self, span: int, limit: int) -> int:
         """Count the disjoint spans of `span` neighboring free chunks in this input's shares, up to `limit`."""
-        wanted, found, chunk = bytes(span), 0, 0
-        while found < limit and (chunk := self._used.find(wanted, chunk)) >= 0:
-            farthest = min(chunk + span * (limit - found), len(self._used))
-            first_used = self._used.find(1, chunk, farthest)
-            end = farthest if first_used < 0 else first_used
-            found, chunk = found + (end - chunk) // span, end
-        return found
+        return self._free.count_spans(span, limit)
 
     def _reclaim(self, inspections: int) -> None:
         """Inspect the oldest sealed and stuck chunks, and free the settled ones."""
@@ -403,10 +355,8 @@ class ChunkPool:
 
     def _add_free(self, chunk: int, span: int) -> None:
         """Add a released span to the free chunks; if shares are scarce, also release its empty shares."""
-        self._set_used(chunk, span, used=0)
+        self._free.release(chunk, span)
         self.holdings.remove(chunk)
-        if span == 1:
-            self._free.append(chunk)
         if self._shares.division.are_scarce:
             for share in range(chunk // self._shares.size, (chunk + span - 1) // self._shares.size + 1):
                 if self.own_free_count - self._shares.size >= self._reserved:  # else a peer could claim reserved chunks

@@ -192,6 +192,10 @@ class PoolMachine(RuleBasedStateMachine):
         spans = {chunk: (span, generation) for chunk, state, span, generation in chunk_headers(self.slab) if state}
         assert spans == {chunk: (known.span, known.generation) for chunk, known in self.used.items()}
         assert self.pool.free_count == CHUNKS - sum(span for span, _ in spans.values())
+        gaps = bytes(self.pool._free._used).split(b"\1")
+        assert self.pool.own_free_count == sum(map(len, gaps))
+        for span in (1, 2, 3):
+            assert self.pool.count_free_spans(span, CHUNKS) == sum(len(gap) // span for gap in gaps)
         for chunk, known in self.used.items():
             assert is_settled(self.slab, chunk) == known.settled
 

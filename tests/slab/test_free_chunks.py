@@ -1,0 +1,86 @@
+"""The choice of the next span; `test_chunks.py` tests it in the pool, against a model."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from bruce_mp.slab.free_chunks import FreeChunks
+
+CHUNKS: Final = 4096
+
+
+class CountingArray(bytearray):
+    """A bytearray that counts the bytes which the searches for more than one byte read."""
+
+    read_count = 0
+
+    def find(self, wanted: Any, first: int = 0, stop: int | None = None) -> int:  # type: ignore[override]
+        stop = len(self) if stop is None else stop
+        found = super().find(wanted, first, stop)
+        if not isinstance(wanted, int):
+            self.read_count += (stop if found < 0 else found + len(wanted)) - first
+        return found
+
+
+def all_free(chunk_count: int) -> FreeChunks:
+    free = FreeChunks(chunk_count)
+    free.add_share(range(chunk_count))
+    return free
+
+
+def use_next(free: FreeChunks, span: int) -> int | None:
+    chunk = free.next_span(span)
+    if chunk is not None:
+        free.use(chunk, span)
+    return chunk
+
+
+def test_the_cost_of_a_span_does_not_depend_on_the_number_of_used_chunks() -> None:
+    free = all_free(CHUNKS)
+    free.use(0, CHUNKS - 400)
+    free._used = used = CountingArray(free._used)
+    for _ in range(100):
+        assert use_next(free, 2) is not None
+        assert free.count_spans(2, 50) == 50
+    assert used.read_count < 4 * CHUNKS
+
+
+def test_a_search_in_vain_is_repeated_only_after_the_release_of_a_span_that_is_long_enough() -> None:
+    free = all_free(CHUNKS)
+    assert [use_next(free, 2) for _ in range(CHUNKS // 2)] == list(range(0, CHUNKS, 2))
+    for chunk in range(0, CHUNKS, 4):
+        free.release(chunk, 2)
+    free._used = used = CountingArray(free._used)
+    assert {free.next_span(3) for _ in range(100)} == {None}
+    for chunk in (0, 4, 8):
+        free.use(chunk, 2)
+        free.release(chunk, 2)
+        assert free.next_span(3) is None
+    assert used.read_count < 2 * CHUNKS
+    free.release(10, 2)
+    assert free.next_span(6) == 8
+
+
+def test_released_spans_are_used_again_before_other_free_chunks() -> None:
+    free = all_free(64)
+    spans = [(use_next(free, span) or 0, span) for span in (1, 3, 3, 1)]
+    for chunk, span in spans:
+        free.release(chunk, span)
+    assert [use_next(free, span) for span in (3, 1, 3, 1)] == [4, 7, 1, 0]
+
+
+def test_a_search_continues_behind_the_last_span_and_ends_with_the_chunks_before_it() -> None:
+    free = all_free(64)
+    assert [use_next(free, 16) for _ in range(3)] == [0, 16, 32]
+    free.release(0, 16)
+    assert [use_next(free, 8) for _ in range(5)] == [48, 56, 0, 8, None]
+    free.release(16, 16)
+    assert use_next(free, 8) == 16
+
+
+def test_spans_around_the_place_of_the_last_search_are_counted() -> None:
+    free = all_free(16)
+    assert use_next(free, 4) == 0
+    assert free.search(3) == 4
+    free.release(0, 4)
+    assert free.count_spans(8, 9) == 2
