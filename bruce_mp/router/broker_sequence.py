@@ -60,6 +60,8 @@ class BrokerSequence:
         self.create_socket = create_socket
         self._on_event = on_event
         self._socket: BrokerSocket | None = None
+        self._listed: set[Address] = set()
+        """All brokers since `set_brokers`, tried or not."""
         self.untried: list[Address] = []
         """The brokers to which the next calls of `connect_next` connect, in this order."""
         self.current: Address | None = None
@@ -75,8 +77,14 @@ class BrokerSequence:
         return self._socket
 
     def set_brokers(self, brokers: Iterable[Address]) -> None:
-        """Replace the untried brokers; a repeated address keeps only its first place."""
+        """Begin a new sequence; a repeated address keeps only its first place."""
         self.untried = list(dict.fromkeys(brokers))
+        self._listed = set(self.untried)
+
+    def append_unlisted(self, brokers: Iterable[Address]) -> None:
+        """Append the brokers that have no place in the sequence, not even a place among the tried ones."""
+        self.untried += [broker for broker in dict.fromkeys(brokers) if broker not in self._listed]
+        self._listed.update(self.untried)
 
     def connect_next(self) -> bool:
         """Close the connection and connect to the next broker; return False if no broker is left."""

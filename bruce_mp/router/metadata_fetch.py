@@ -221,10 +221,8 @@ class MetadataFetcher:
         if len(self._old_broker_results) >= _ENOUGH_OLD_BROKERS:
             self._brokers.untried = []
         elif len(self._old_broker_results) == 1:
-            listed = (Address(broker.host, broker.port) for broker in metadata.brokers.values())
             # If the fetch began with bootstrap servers only, the metadata lists further brokers to ask.
-            known = {self._brokers.current, *self._brokers.untried}
-            self._brokers.untried += [address for address in listed if address not in known]
+            self._brokers.append_unlisted(Address(broker.host, broker.port) for broker in metadata.brokers.values())
         self._try_next()
 
     def _result(

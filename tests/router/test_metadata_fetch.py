@@ -160,6 +160,13 @@ def test_a_broker_that_failed_after_an_old_one_is_asked_last(results: list[Fetch
     assert FakeSocket.opened[-1].host == "seed"
 
 
+def test_a_broker_that_failed_before_an_old_one_is_not_asked_again(results: list[FetchResult | None]) -> None:
+    """The metadata of the old broker lists it, and after a failure it may cost the whole timeout."""
+    known = (Address("one", 9092),)
+    assert play(results, [REFUSED], [LOOKS_OLD, ANSWERED], known=known) == ["one", "seed"]
+    assert results == [metadata_fetch.FetchResult(METADATA, None)]
+
+
 def test_the_age_of_a_broker_matters_only_for_a_producer_id(results: list[FetchResult | None]) -> None:
     assert play(results, [LOOKS_OLD, ANSWERED], needs_producer_id=False) == ["seed"]
     assert results == [metadata_fetch.FetchResult(METADATA, None)]
