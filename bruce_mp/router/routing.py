@@ -21,7 +21,7 @@ from bruce_mp.router.rate_limit import RateLimits
 from bruce_mp.router.slab_tables import SWEEP_INTERVAL_MS
 from bruce_mp.router.topics import portions_of
 from bruce_mp.slab import layout as lay
-from bruce_mp.slab.runs import raise_damage, read_run
+from bruce_mp.slab.runs import arrived_ms, raise_damage, read_run
 from bruce_mp.telemetry.broker_status import ALL_PARTITIONS
 from bruce_mp.telemetry.counters import Counter
 from bruce_mp.telemetry.message_copies import CopyTarget
@@ -364,12 +364,14 @@ class RunRouter:
         return [(topic.number, ALL_PARTITIONS) for topic in parked if not topic.key_partitions]
 
     def waiting_segments(self) -> Iterator[tuple[bytes, list[Segment]]]:
-        """Yield topic name and segments of parked messages; the name is b"" before the first metadata."""
+        """Yield topic name and segments of parked messages, the oldest first; the name is b"" before any metadata."""
         yield b"", self._awaiting_metadata
         for topic in self._by_number.values():
-            # A stall is recognized by one waiting message, so one of the two lists is enough.
-            if parked := topic.parked_unkeyed or topic.parked_keyed:
-                yield topic.name, parked
+            if topic.has_parked:
+                lists = [parked for parked in (topic.parked_unkeyed, topic.parked_keyed) if parked]
+                # A stall is recognized by the first message, so the older list comes first, whichever flows again.
+                lists.sort(key=lambda parked: arrived_ms(self._slab, parked[0]))
+                yield topic.name, [segment for parked in lists for segment in parked]
 
     def pop_waiting(self, topic: Topic) -> list[Segment]:
         """Remove and return the messages of a deleted topic that wait in the router."""

@@ -146,6 +146,36 @@ def test_messages_wait_while_no_partition_has_a_leader(make: MakeWorld, key: int
     assert world.router.leaderless_partitions() == []
 
 
+def test_the_report_of_a_stall_counts_messages_with_and_without_key(make: MakeWorld) -> None:
+    world = make({b"t": [1, 2]})
+    world.step_until_synced()
+    world.cluster.leaders.update({(b"t", 0): None, (b"t", 1): None})
+    world.refresh()
+    for _ in range(200):
+        world.step_all()
+    for key in (None, None, 1):
+        world.send_one(b"t", key=key)
+        world.ring()
+    topic = world.router._topics.by_number[1]
+    (keyed,), (unkeyed, _) = topic.parked_keyed, topic.parked_unkeyed
+    world.slab.longs[(world.slab.chunk_at(keyed.chunk) + keyed.run + lay.RUN_ARRIVED_MS) >> 3] -= 10
+    link = Keeping()
+    status = ClusterStatus(link, lambda: 77_000 + 1_000 * len(link.sent), lambda _: b"t")
+    for _ in range(2):
+        status.publish(world.router, "", "")
+    (last,) = decode_events(link.sent[-1])
+    assert isinstance(last, RouterStatus)
+    (stall,) = last.stalls
+    assert (stall.topic, stall.partition, stall.message_count) == (b"t", ALL_PARTITIONS, 3)
+    assert stall.oldest_message == (keyed.chunk, keyed.generation, keyed.run, keyed.first)
+    topic.parked_unkeyed.remove(unkeyed)  # messages without key may flow again first
+    status.publish(world.router, "", "")
+    (last,) = decode_events(link.sent[-1])
+    assert isinstance(last, RouterStatus)
+    assert [each.since_ms for each in last.stalls] == [stall.since_ms]
+    topic.parked_unkeyed.insert(0, unkeyed)
+
+
 def test_bound_messages_wait_for_their_partitions_leader(make: MakeWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     world = make({b"t": [1, 2]})
     world.step_until_synced()
