@@ -10,8 +10,8 @@ zone.  The arrival numbers in the records tell the successor which datagrams are
 If the configuration has allow lists or quotas, the input first checks the senders of a batch.  It appends no refused
 datagram, and the transaction counts the refused ones, too.
 
-A datagram longer than `max_size` is always malformed, although the part that the kernel has stored may look like a
-valid message.  The parser treats such a datagram as empty (`landing_zone.landed_extents_within`).
+A datagram longer than `max_size` is malformed, although the part that the kernel has stored may look like a valid
+message.  The parser treats such a datagram as empty (`landing_zone.landed_extents_within`).
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from bruce_mp.input.sender_quotas import AdmissionDecision, decide_admission
 from bruce_mp.input.timestamps import ClockWatch
 from bruce_mp.kernels import DatagramIntake, DatagramReceiver, PlainCounters
 from bruce_mp.slab import landing_zone
+from bruce_mp.slab.file import Geometry
 from bruce_mp.slab.recovery import arrivals_in_chunks, close_open_runs, partition_counts_from, sweep_filled
 from bruce_mp.telemetry.counters import Counter, discarded
 
@@ -75,7 +76,12 @@ class DatagramAdmission:
         self._row = row
         self._lanes = lanes
         self._reporter = reporter
-        self._max_size = min(max_size, slab.geometry.landing_slot_size)
+        slot_size = slab.geometry.landing_slot_size
+        self._max_size = min(max_size, slot_size)
+        has_earlier_limit = slot_size > Geometry.for_size(0, max_size).landing_slot_size
+        self._max_landed_size = slot_size if has_earlier_limit else self._max_size
+        """The largest size of a datagram in the landing zone of a dead predecessor: an earlier daemon with a larger
+        limit may have created the slab and received the datagram."""
         self._quotas = quotas
         self._clocks = ClockWatch(lanes, row)
         self._receiver = DatagramReceiver(slab)
@@ -107,8 +113,12 @@ class DatagramAdmission:
             self.admit(count, now_ms)
         return count
 
-    def admit(self, count: int, now_ms: int, skip: frozenset[int] = frozenset()) -> None:
-        """Admit the first `count` datagrams of the landing zone, and count them.
+    def admit(self, count: int, now_ms: int) -> None:
+        """Admit the first `count` datagrams of the landing zone, and count them."""
+        self._admit(count, now_ms, self._max_size)
+
+    def _admit(self, count: int, now_ms: int, max_size: int, skip: frozenset[int] = frozenset()) -> None:
+        """Admit and count datagrams of up to `max_size` bytes.
 
         `skip` has the arrival numbers of the datagrams that a dead predecessor has appended to lanes: they are counted,
         but not appended again.
@@ -122,7 +132,7 @@ class DatagramAdmission:
         elif self._clocks.needs_credentials(now_ms):  # refuse no sender, but find those with wrong clocks
             decision = AdmissionDecision(landing_zone.senders_of(self._slab, count))
         omitted = skip.union(first_arrival + slot for slot in decision.refused)
-        self._commit(count, self._lanes.ingest_landed(count, self._max_size, now_ms, omitted), skip, decision)
+        self._commit(count, self._lanes.ingest_landed(count, max_size, now_ms, omitted), skip, decision)
         decision.record(self._quotas, now_ms)
         self._clocks.record_replaced_timestamps(lambda arrival: decision.peer_of(arrival - first_arrival), now_ms)
 
@@ -140,7 +150,7 @@ class DatagramAdmission:
     ) -> None:
         """Report the discarded messages of a batch; then count the batch and empty the landing zone in one transaction.
 
-        `count` and `skip` are as in `admit`; `decision` is None if the senders were not checked.
+        `count` and `skip` are as in `_admit`; `decision` is None if the senders were not checked.
         """
         decision = decision or AdmissionDecision()
         view, first_arrival = self._slab.view, self._first_arrival
@@ -171,7 +181,8 @@ class DatagramAdmission:
             # A message's key and the topic's partition count choose the lane.  Use the predecessor's counts, so that
             # messages of a key stay in one lane.
             self._lanes.restore_partition_counts(partition_counts_from(self._slab, self._first_arrival))
-            self.admit(landed_count, now_ms, arrivals_in_chunks(self._slab, self._first_arrival))
+            skip = arrivals_in_chunks(self._slab, self._first_arrival)
+            self._admit(landed_count, now_ms, self._max_landed_size, skip)
         self._lanes.close_all()
         self._lanes.drain_closed()  # not published from here: the sweep finds these runs and those of the predecessor
         return [found.segment for found in sweep_filled(self._slab)]

@@ -480,6 +480,21 @@ def test_messages_landed_without_credentials_are_admitted(slab: Slab) -> None:
     assert count_books(slab).discarded == {}
 
 
+@pytest.mark.parametrize(("max_size", "delivers"), [(500, True), (LONGEST, False)])
+def test_recovery_admits_longer_datagrams_if_an_earlier_daemon_allowed_them(
+    slab: Slab, max_size: int, delivers: bool
+) -> None:
+    """The slab of a daemon with a larger limit keeps its slots; slots for 1,000 bytes have 1,024."""
+    long = datagram(b"t1", bytes(1010 - len(datagram(b"t1"))))
+    Life(slab)
+    put_in_landing_zone(slab, [*GOOD, long])
+    life = Life(slab, max_size)
+    assert sum(segment.records for segment in life.admission.recover(INPUT_ROW, 1)) == len(GOOD) + delivers
+    assert count_books(slab).discarded == ({} if delivers else {"MALFORMED": 1})
+    life.receive(long)
+    assert counted(slab)["InputAgentDiscardMsgMalformed"] == 2 - delivers
+
+
 @pytest.mark.parametrize(
     ("owner", "name", "number"),
     [
