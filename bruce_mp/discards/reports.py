@@ -96,16 +96,16 @@ class DiscardReport:
 class ReportBook:
     """The unfinished report and the last few finished ones. Times are in seconds since 1970.
 
-    The first period starts at `origin`, and has the number 0. If the book is opened later, its first report has the
+    The period that starts at `origin` has the given `number`. If the book is opened later, its first report has the
     number that the period has at this interval. A change of `interval` moves the end of the current period, and the
     next periods follow it. A clock that is set back to a time before the current period also ends the period. Numbers
     always increase.
     """
 
-    def __init__(self, interval: int, origin: int, now: float) -> None:
+    def __init__(self, interval: int, origin: int, now: float, number: int = 0) -> None:
         self.interval = interval
-        number = int((now - origin) // interval)
-        self.unfinished = DiscardReport(number, origin + number * interval)
+        self.unfinished = DiscardReport(number, origin)
+        self.unfinished = self._following(now) or self.unfinished
         self._finished: deque[DiscardReport] = deque(maxlen=MAX_FINISHED)
 
     @property
@@ -119,10 +119,17 @@ class ReportBook:
 
     def rotate(self, now: float) -> DiscardReport | None:
         """Finish the current report and return it; return None if its period is not over."""
-        finished = self.unfinished
-        periods = int((now - finished.start_time) // self.interval)  # negative if the clock was set back
-        if periods == 0:
+        finished, following = self.unfinished, self._following(now)
+        if following is None:
             return None
         self._finished.append(finished)
-        self.unfinished = DiscardReport(finished.id + max(periods, 1), finished.start_time + periods * self.interval)
+        self.unfinished = following
         return finished
+
+    def _following(self, now: float) -> DiscardReport | None:
+        """Return an empty report for the present period; return None if the unfinished report's is not over."""
+        last = self.unfinished
+        periods = int((now - last.start_time) // self.interval)  # negative if the clock was set back
+        if periods == 0:
+            return None
+        return DiscardReport(last.id + max(periods, 1), last.start_time + periods * self.interval)

@@ -111,6 +111,9 @@ ROW_REDO: Final = ROW_COUNTERS + 8 * ROW_COUNTER_CAPACITY  # the redo record, se
 ROW_REDO_BYTES: Final = 36 * 1024  # limits a transaction, and so a record batch, to about 1,500 segments of runs
 ROW_BYTES: Final = ROW_REDO + ROW_REDO_BYTES  # a multiple of 64
 ROW_STATUS_LOSSES: Final = ROW_REDO + 64  # status process: samples in place of redo segments (status/history/losses.py)
+ROW_STATUS_REPORT: Final = ROW_STATUS_LOSSES + 32 * 1024  # status process: `REPORT_PERIOD` of the last discard report
+REPORT_PERIOD: Final = Struct("<qqq")
+"""number, start (in s), `ROW_STARTED_MS` of the supervisor; stored in this order"""
 
 # Numbers of the counters from which telemetry/stages.py computes the messages in each stage.
 ROW_COUNTING: Final = ROW_COUNTERS + 8 * 7  # u32, in place of counter 7: last incarnation that counted FLOW_..., or 0

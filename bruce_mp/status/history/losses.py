@@ -108,4 +108,4 @@ def _by_reason(increases: list[int]) -> dict[DiscardReason, int]:
 
 
 assert max(_REASONS) + 1 < _SAMPLE_LONGS
-assert lay.ROW_STATUS_LOSSES + 2 * _RING_SAMPLES * _SAMPLE_LONGS * 8 <= lay.ROW_BYTES
+assert lay.ROW_STATUS_LOSSES + 2 * _RING_SAMPLES * _SAMPLE_LONGS * 8 <= lay.ROW_STATUS_REPORT

@@ -16,6 +16,7 @@ import msgspec
 from bruce_mp.discards.reasons import CAUSED_BY_FAULT, EXPLANATIONS
 from bruce_mp.discards.reports import ReportBook
 from bruce_mp.errors import DiscardReason
+from bruce_mp.slab import layout as lay
 from bruce_mp.status.pages.header import Page, header_lines, read_header
 from bruce_mp.status.pages.text import base64_text, bracketed, stamp, topic_text
 
@@ -122,17 +123,29 @@ class DiscardsPage(Page, frozen=True, kw_only=True, omit_defaults=True):
 class DiscardReports:
     """A `ReportBook` that several threads may use.
 
-    The first period starts with the daemon, so a restart of the status process changes no bounds or numbers of periods.
-    It calls `on_unread` for each finished period in which no client read the report.
+    The first period starts with the daemon. The slab has number and start of the current period, so that after a
+    restart of the status process the numbers do not go back. It calls `on_unread` for each finished period in which no
+    client read the report.
     """
 
     def __init__(self, slab: Slab, interval_s: int, now_ms: int, on_unread: Callable[[], None]) -> None:
         self._slab = slab
         # The start is 0 if no supervisor has stored it yet.
-        daemon_start_s = read_header(slab, now_ms)["since"] or now_ms // 1000
-        self._book = ReportBook(interval_s, origin=daemon_start_s, now=now_ms / 1000)
+        self._daemon_started_ms = slab.read_signed(slab.row_at(lay.ROW_SUPERVISOR) + lay.ROW_STARTED_MS)
+        self._period_at = slab.row_at(lay.ROW_STATUS) + lay.ROW_STATUS_REPORT
+        number, start_s, daemon_started_ms = lay.REPORT_PERIOD.unpack_from(slab.view, self._period_at)
+        if not self._daemon_started_ms or daemon_started_ms != self._daemon_started_ms:
+            number, start_s = 0, (self._daemon_started_ms or now_ms) // 1000
+        self._book = ReportBook(interval_s, start_s, now_ms / 1000, number)
         self._on_unread = on_unread
         self._lock = Lock()
+        self._store_period()
+
+    def _store_period(self) -> None:
+        # A crash between the stores leaves a number that is not used again, with the earlier start.
+        report = self._book.unfinished
+        for index, value in enumerate((report.id, report.start_time, self._daemon_started_ms)):
+            self._slab.store_signed(self._period_at + 8 * index, value)
 
     def apply_interval(self, interval_s: int) -> None:
         """Set the length of the periods, including the current one."""
@@ -152,7 +165,10 @@ class DiscardReports:
 
     def _rotate(self, now_ms: int) -> None:
         finished = self._book.rotate(now_ms / 1000)
-        if finished is not None and not finished.was_read:
+        if finished is None:
+            return
+        self._store_period()
+        if not finished.was_read:
             self._on_unread()
 
     def peek(self, now_ms: int) -> list[Report]:
