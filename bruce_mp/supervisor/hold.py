@@ -151,7 +151,7 @@ class _SocketKeeper:
             log.log(NOTICE, "bruce hold has ended; the daemon keeps its sockets open while it runs.")
             return
         bound = self._kept_sockets.get(DATAGRAM_SETTING)
-        if bound is not None and _poll(bound.socket, select.POLLIN):
+        if bound is not None and bound.poll(select.POLLIN):
             log.error("Datagrams wait in the socket, and are lost with it: end bruce hold before the daemon.")
         for name in list(self._kept_sockets):
             self._close(name)
@@ -162,13 +162,6 @@ def _is_usable(bound: BoundSocket, setting: SocketSetting) -> bool:
 
     The socket must be bound to the setting's address, still have its socket file, and not be shut down by a daemon.
     """
-    if _poll(bound.socket, select.POLLRDHUP) or (isinstance(setting.address, UnixPath) and not bound.has_file()):
+    if bound.poll(select.POLLRDHUP) or (isinstance(setting.address, UnixPath) and not bound.has_file()):
         return False
     return InheritedSocket(bound.socket, setting.name, is_ours=True).serves(setting.name, setting.address)
-
-
-def _poll(opened: socket.socket, events: int) -> int:
-    """Return the bits of `events` and POLLHUP that the socket reports now; 0 if it reports none of them."""
-    poll = select.poll()
-    poll.register(opened, events)
-    return next((reported & (events | select.POLLHUP) for _, reported in poll.poll(0)), 0)

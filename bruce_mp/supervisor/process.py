@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import logging
 import os
+import select
 import sys
 import time
 from multiprocessing.connection import wait
@@ -118,8 +119,7 @@ def run(config: Config, config_path: Path, overrides: Sequence[str] = (), progra
         # The call has returned, so the new code cannot be executed. Unless `bruce hold` keeps the sockets open, they
         # close when this process exits, so their files are removed.
         if not supervisor.offer_sockets():
-            resources.input_sockets.remove_files()
-            resources.http.remove_file()
+            _abandon_sockets(resources)
         return ExitCode.SETUP  # a failure, after which the service manager starts the daemon again
     return ExitCode.BOOT_LOOP if failure else ExitCode.OK
 
@@ -430,6 +430,15 @@ def _clean_up(resources: Resources, failure: str | None, *, keeps_sockets: bool)
         if resources.slab.is_at_path:
             resources.slab.path.unlink()
     log.log(NOTICE, "bruce has ended: %s.", balance)
+
+
+def _abandon_sockets(resources: Resources) -> None:
+    """Remove the files of sockets that close with this process, and report that waiting datagrams are lost."""
+    resources.input_sockets.remove_files()
+    resources.http.remove_file()
+    datagrams = resources.input_sockets.datagrams
+    if datagrams is not None and datagrams.is_ours and datagrams.poll(select.POLLIN):
+        _report_error(resources, "Datagrams wait in the socket for the new code, and are lost with the socket.")
 
 
 def _report_error(resources: Resources, text: str) -> None:

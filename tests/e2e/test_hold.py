@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 from typing import TYPE_CHECKING, Final
 
+import psutil
 import pytest
 
 from bruce_mp.client import DatagramClient
+from bruce_mp.slab.layout import LAYOUT_VERSION
+from bruce_mp.supervisor.upgrade.upgrade_note import UpgradeStage, read_note
 from support.daemon import Daemon
 from support.daemon_runs import Sender, run_until_exit
 from support.hold import Hold
+from support.installation import Installation
+from support.processes import wait_until
 from support.read_back import broker_fixture, read_back, values_in
 from support.traffic import Load, assert_all_there
 
@@ -53,6 +59,14 @@ def finish(daemon: Daemon, broker: DevBroker, sender: Sender) -> None:
     assert sender.refusal is None
     assert (books.received, books.delivered) == (load.total, load.total)
     assert_all_there(load, read_back(broker, TOPICS))
+
+
+def request_refused_upgrade(daemon: Daemon) -> None:
+    """Request an upgrade, and wait until the daemon has refused it."""
+    os.kill(daemon.pid, signal.SIGUSR2)
+    wait_until(
+        lambda: (note := read_note(daemon.run_dir)) is not None and note.stage is UpgradeStage.REFUSED, "the refusal"
+    )
 
 
 def test_hold_loses_nothing_when_everything_of_the_daemon_is_killed(daemon: Daemon, broker: DevBroker) -> None:
@@ -133,6 +147,53 @@ def test_hold_binds_a_socket_again_when_its_file_has_been_removed(daemon: Daemon
         assert hold.terminate() == 0
     assert not daemon.socket_path.exists()
     assert [record.value for records in broker.fetch("red") for record in records] == [b"to the new file"]
+
+
+def test_hold_keeps_the_sockets_when_the_code_of_an_upgrade_cannot_be_executed(
+    daemon: Daemon, broker: DevBroker, tmp_path: Path
+) -> None:
+    """The daemon continues if the new code has the same layout; else it has drained its slab, and ends."""
+    installed = Installation(tmp_path / "installed")
+    installed.break_execution()
+    with Hold(daemon.config_path) as hold, DatagramClient(daemon.socket_path, timeout=0) as client:
+        with daemon.checked_at_end():
+            daemon.start(installed.path)
+            request_refused_upgrade(daemon)
+            assert (daemon.socket_path.is_socket(), daemon.stream_path.is_socket()) == (True, True)
+            client.send("red", b"to the same daemon")
+            daemon.wait_settled(1)
+            installed.set_layout(LAYOUT_VERSION + 1)
+            os.kill(daemon.pid, signal.SIGUSR2)
+            assert daemon.wait() == 1
+        assert (daemon.socket_path.is_socket(), daemon.stream_path.is_socket()) == (True, True)
+        client.send("red", b"to the held socket")
+        connect_stream(daemon)
+        daemon.start()
+        with daemon.checked_at_end():
+            daemon.wait_settled(1)
+            assert daemon.terminate() == 0
+        assert hold.terminate() == 0
+    assert not daemon.socket_path.exists()
+    assert sorted(values_in(broker, "red")) == [b"to the held socket", b"to the same daemon"]
+
+
+def test_without_hold_a_drained_daemon_removes_its_sockets_and_names_the_loss(daemon: Daemon, tmp_path: Path) -> None:
+    """Messages that wait in the sockets, for the new code that cannot be executed, end with the sockets."""
+    installed = Installation(tmp_path / "installed")
+    installed.break_execution()
+    daemon.start(installed.path)
+    with daemon.checked_at_end(), DatagramClient(daemon.socket_path, timeout=0) as client:
+        installed.set_layout(LAYOUT_VERSION + 1)
+        status = psutil.Process(daemon.pids()["status"])
+        status.suspend()  # the daemon waits for its status process, which ends last
+        os.kill(daemon.pid, signal.SIGUSR2)
+        daemon.wait_for(lambda: "Process input has ended" in daemon.log(), "the input's end", 90)
+        client.send("red", b"lost")
+        status.resume()
+        assert daemon.wait() == 1
+    assert (daemon.socket_path.exists(), daemon.stream_path.exists()) == (False, False)
+    assert "it cannot be executed: No such file or directory" in daemon.log()
+    assert "Datagrams wait in the socket for the new code, and are lost with the socket." in daemon.log()
 
 
 def test_a_daemon_is_refused_when_hold_has_another_configuration(daemon: Daemon, tmp_path: Path) -> None:

@@ -142,6 +142,11 @@ class Daemon:
         self._process.send_signal(signal.SIGTERM)
         return self._process.wait(processes.time_limit(timeout))
 
+    def wait(self, timeout: float = 90.0) -> int:
+        """Wait until the daemon ends by itself, and return the exit code."""
+        assert self._process is not None
+        return self._process.wait(processes.time_limit(timeout))
+
     def kill_all(self) -> None:
         """Send SIGKILL to all processes at the same time."""
         assert self._process is not None

@@ -32,6 +32,10 @@ class Installation:
         """Install another layout of the slab."""
         self._edit("slab/layout.py", r"(?m)^LAYOUT_VERSION.*$", f"LAYOUT_VERSION = {version}")
 
+    def break_execution(self) -> None:
+        """Install a supervisor that cannot execute other code, as if the code disappeared after its check."""
+        self._edit("supervisor/upgrade/handover.py", r"execve\(command\[0\]", 'execve("/nowhere/bruce"')
+
     def rewrite_journals(self) -> None:
         """Install a journal process that writes a new file at each interval."""
         self._edit("journal/recorder.py", r"(?m)^_MAX_GARBAGE.*$", "_MAX_GARBAGE = -(1 << 60)")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import os
+import select
 import socket
 import stat
 from contextlib import contextmanager, suppress
@@ -73,6 +74,12 @@ class BoundSocket(NamedTuple):
             return os.path.samestat(self.path.lstat(), self.file_status)
         except FileNotFoundError:
             return False
+
+    def poll(self, events: int) -> int:
+        """Return the bits of `events` and POLLHUP that the socket reports now; 0 if it reports none of them."""
+        poll = select.poll()
+        poll.register(self.socket, events)
+        return next((reported & (events | select.POLLHUP) for _, reported in poll.poll(0)), 0)
 
     def remove_file(self) -> None:
         """Remove the socket file, unless another program has replaced it."""
