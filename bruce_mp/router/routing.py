@@ -328,6 +328,9 @@ class RunRouter:
         self._send(routed)
 
     def _unpark_keyed(self, topic: Topic, routed: _RoutedSegments) -> None:
+        if topic.parked_keyed and not topic.key_partitions:  # do not read thousands of runs only to park them again
+            self._assignments.request_leader(routed.now_ms)
+            return
         keyed, topic.parked_keyed = topic.parked_keyed, []
         for segment, header in zip(keyed, kernels.read_headers(self._slab, keyed), strict=True):
             try:

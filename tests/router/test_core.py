@@ -146,6 +146,34 @@ def test_messages_wait_while_no_partition_has_a_leader(make: MakeWorld, key: int
     assert world.router.leaderless_partitions() == []
 
 
+def test_waiting_messages_with_keys_are_not_read_again_before_a_leader_is_known(
+    make: MakeWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A dispatcher's frame or metadata without a leader would cost time for each of many runs."""
+    world = make({b"t": [1, 2]})
+    world.step_until_synced()
+    world.cluster.leaders.update({(b"t", 0): None, (b"t", 1): None})
+    refresh(world)
+    for key in range(3):
+        world.send_one(b"t", key=key)
+        world.ring()
+    read, read_counts = kernels.read_headers, []
+
+    def read_and_count(slab: Slab, segments: list[Segment]) -> list[RunHeader | None]:
+        read_counts.append(len(segments))
+        return read(slab, segments)
+
+    monkeypatch.setattr(kernels, "read_headers", read_and_count)
+    fetches = world.fetches
+    for _ in range(50):
+        world.step_all()
+    assert sum(read_counts) == 0
+    assert world.fetches > fetches
+    world.cluster.leaders.update({(b"t", 0): 1, (b"t", 1): 2})
+    world.step_until_settled()
+    assert shares(world, b"t") == {1: 2, 2: 1}
+
+
 def test_the_report_of_a_stall_counts_messages_with_and_without_key(make: MakeWorld) -> None:
     world = make({b"t": [1, 2]})
     world.step_until_synced()
