@@ -124,10 +124,18 @@ class UnknownTopics:
         that began later is trusted to show all topics."""
 
     def apply_config(self, *, autocreate: bool) -> None:
-        """Enable or disable automatic creation; a change clears all refusals."""
-        if autocreate != self._autocreate:
-            self._autocreate = autocreate
-            self._refused.clear()
+        """Enable or disable automatic creation; a change clears all refusals.
+
+        If it is disabled, the router does not create the topics that are TO_CREATE; new metadata decides about them.
+        """
+        if autocreate == self._autocreate:
+            return
+        self._autocreate = autocreate
+        self._refused.clear()
+        for topic in self._topics.values():
+            if topic.state is UnknownTopicState.TO_CREATE:
+                topic.state = UnknownTopicState.FETCHING
+                self._fetch_schedule.request(topic.fetch_after_ms)
 
     def waiting_segments(self) -> Iterator[tuple[bytes, list[Segment]]]:
         for name, topic in self._topics.items():

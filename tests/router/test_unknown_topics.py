@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from bruce_mp.config.sections import Delivery
 from bruce_mp.errors import DiscardReason
@@ -26,7 +27,7 @@ from bruce_mp.router.unknown_topics import (
 from bruce_mp.slab.file import Geometry
 from bruce_mp.slab.runs import Segment
 from support.examples import examples
-from support.flow import World
+from support.flow import ROUTER, World
 from support.flow_parts import quick_config
 from support.slabs import new_slab
 
@@ -159,6 +160,26 @@ def test_topics_are_created_only_while_the_table_has_room(world: World) -> None:
     world.topics.update(dict.fromkeys(first, 1))
     world.step_until_settled()
     assert world.reporter.discarded == {DiscardReason.BAD_TOPIC: len(MANY) - len(first)}
+
+
+def test_no_further_topic_is_created_after_a_reload_without_automatic_creation(world: World) -> None:
+    """Senders may have invented the names; the topics in a request may still be created."""
+    world.send_one(b"new")
+    assert wanted(world) == [b"new"]
+    world.router.on_creation_started([b"new"])
+    for topic in MANY[:3]:
+        world.send_one(topic)
+    assert sorted(wanted(world)) == MANY[:3]
+    world.reload(quick_config(delivery=replace(AUTOCREATE, topic_autocreate=False)))
+    world.apply_config(ROUTER)
+    assert world.router.names_to_create == []
+    world.advance_clock(START_GRACE_MS)
+    assert wanted(world) == []
+    assert world.reporter.discarded == {DiscardReason.BAD_TOPIC: 3}
+    world.router.on_creation_answered({b"new": 0}, world.now_ms)
+    world.topics[b"new"] = 1
+    world.step_until_settled()
+    assert delivered(world, b"new") == 1
 
 
 def test_a_new_router_repeats_the_creation(world: World) -> None:
