@@ -1,9 +1,27 @@
 package bruce
 
 import (
+	"context"
 	"io/fs"
+	"net"
+	"path/filepath"
 	"testing"
 )
+
+func TestAClientThatGaveUpOpensNoConnection(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "in.stream")
+	daemon, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer daemon.Close()
+	client := &StreamClient{network: "unix", address: path, backoff: firstBackoff}
+	client.life, client.abort = context.WithCancel(context.Background())
+	client.abort()
+	if client.connect() || client.link != nil {
+		t.Error("connected")
+	}
+}
 
 func TestTheSecondDenialInARowFailsFlushes(t *testing.T) {
 	client := &StreamClient{backoff: maxBackoff}

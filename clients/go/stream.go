@@ -70,7 +70,8 @@ type StreamClient struct {
 	options          StreamOptions
 
 	wake    chan struct{}
-	abort   chan struct{} // closed: give up the rest
+	life    context.Context // over: give up the rest
+	abort   context.CancelFunc
 	ended   chan struct{} // closed: the writer has returned
 	flushes chan struct{} // holds one token; a flush has it
 
@@ -128,12 +129,14 @@ func NewStreamClient(network, address string, options StreamOptions) *StreamClie
 	if options.MaxMessage == 0 {
 		options.MaxMessage = MaxStreamMessage
 	}
+	life, abort := context.WithCancel(context.Background())
 	c := &StreamClient{
 		network: network,
 		address: address,
 		options: options,
 		wake:    make(chan struct{}, 1),
-		abort:   make(chan struct{}),
+		life:    life,
+		abort:   abort,
 		ended:   make(chan struct{}),
 		flushes: make(chan struct{}, 1),
 		backoff: firstBackoff,
@@ -233,7 +236,8 @@ func (c *StreamClient) register(request *flushRequest) error {
 	return nil
 }
 
-// Close writes the buffer until ctx is done, and closes the connection. The error tells how many messages were dropped.
+// Close writes the buffer until ctx is done, and closes the connection. The error tells how many messages were dropped;
+// only a Flush before it tells what became of the others. A second call returns [ErrClosed] at once.
 func (c *StreamClient) Close(ctx context.Context) error {
 	c.mu.Lock()
 	if c.closing {
@@ -247,7 +251,7 @@ func (c *StreamClient) Close(ctx context.Context) error {
 	case <-c.ended:
 	case <-ctx.Done():
 	}
-	close(c.abort)
+	c.abort()
 	c.hangUp()
 	<-c.ended
 	c.mu.Lock()
@@ -330,17 +334,12 @@ func (c *StreamClient) sleep(pause time.Duration) {
 	defer timer.Stop()
 	select {
 	case <-timer.C:
-	case <-c.abort:
+	case <-c.life.Done():
 	}
 }
 
 func (c *StreamClient) isAborted() bool {
-	select {
-	case <-c.abort:
-		return true
-	default:
-		return false
-	}
+	return c.life.Err() != nil
 }
 
 // connect opens a connection if there is none. After a failure it waits.
@@ -348,7 +347,8 @@ func (c *StreamClient) connect() bool {
 	if c.link != nil {
 		return true
 	}
-	conn, err := net.DialTimeout(c.network, c.address, dialTimeout)
+	dialer := net.Dialer{Timeout: dialTimeout}
+	conn, err := dialer.DialContext(c.life, c.network, c.address)
 	c.noteDenial(err)
 	if err != nil {
 		c.backOff()
@@ -356,6 +356,10 @@ func (c *StreamClient) connect() bool {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if c.isAborted() { // hangUp, which ends the writes to a connection, may have come before
+		_ = conn.Close()
+		return false
+	}
 	c.link = &link{Conn: conn, awaiting: make(map[uint64]*flushRequest)}
 	c.stats.Connections++
 	go c.readAnswers(c.link)

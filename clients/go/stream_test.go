@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -17,6 +18,57 @@ import (
 )
 
 const barrierBytes = 24
+
+func TestCloseEndsWithItsContextWhileItConnects(t *testing.T) {
+	client := bruce.NewStreamClient("tcp", fullListener(t), bruce.StreamOptions{})
+	for i := 0; i < 2; i++ {
+		if err := client.Send(&bruce.Message{Topic: "t", Value: []byte("v")}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 200*time.Millisecond)
+	defer cancel()
+	began := time.Now()
+	closed := make(chan error)
+	go func() { closed <- client.Close(ctx) }()
+	for !errors.Is(client.Send(&bruce.Message{Topic: "t"}), bruce.ErrClosed) {
+		time.Sleep(time.Millisecond)
+	}
+	if err := client.Close(ctx); err != bruce.ErrClosed {
+		t.Error(err)
+	}
+	err := <-closed
+	if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "messages were not sent") {
+		t.Error(err)
+	}
+	if waited := time.Since(began); waited > 3*time.Second {
+		t.Error(waited)
+	}
+}
+
+// fullListener returns the address of a listener that answers no further attempt to connect.
+func fullListener(t *testing.T) string {
+	socket, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = syscall.Close(socket) })
+	if err := errors.Join(syscall.Bind(socket, &syscall.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}), syscall.Listen(socket, 0)); err != nil {
+		t.Fatal(err)
+	}
+	name, err := syscall.Getsockname(socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := net.JoinHostPort("127.0.0.1", strconv.Itoa(name.(*syscall.SockaddrInet4).Port))
+	for {
+		connection, err := net.DialTimeout("tcp", address, 200*time.Millisecond)
+		if err != nil {
+			return address
+		}
+		t.Cleanup(func() { _ = connection.Close() })
+	}
+}
 
 func TestAFlushWithoutADaemonSaysThatThereIsNoConnection(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "in.stream")
