@@ -106,6 +106,31 @@ def test_the_c_client_without_permission_does_not_wait_without_end(tmp_path: Pat
     assert library.bruce_stream_close(client, 0) == 0
 
 
+def test_a_flush_of_the_c_client_keeps_to_its_time_limit_behind_another_one(tmp_path: Path) -> None:
+    build("c")
+    library = ctypes.CDLL(str(CLIENTS / "c/build/libbruce.so"))
+    client = ctypes.c_void_p()
+    results: list[int] = []
+    with StreamDaemon(tmp_path / "in") as daemon:
+        daemon.answering = False
+        assert not library.bruce_stream_open_unix(ctypes.byref(client), bytes(tmp_path / "in"), None)
+        flushes = [
+            Thread(target=lambda: results.append(library.bruce_stream_flush(client, 1, -1, None)), daemon=True),
+            Thread(target=lambda: results.append(library.bruce_stream_flush(client, 1, 200, None)), daemon=True),
+        ]
+        flushes[0].start()
+        wait_until(lambda: daemon.barriers, "the first flush")
+        flushes[1].start()
+        flushes[1].join(time_limit(10))
+        assert results == [BRUCE_TIMED_OUT]
+        daemon.answering = True
+        daemon.answer_late()
+        flushes[0].join(time_limit(10))
+        assert results == [BRUCE_TIMED_OUT, 0]
+        assert library.bruce_stream_flush(client, 1, 10_000, None) == 0
+    assert library.bruce_stream_close(client, 0) == 0
+
+
 # --- a scripted daemon -----------------------------------------------------------------------------------------------
 
 

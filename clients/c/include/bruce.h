@@ -40,7 +40,7 @@ enum bruce_error {
     BRUCE_BUFFER_TOO_SMALL = -5,
     BRUCE_PATH_TOO_LONG = -6,
     BRUCE_BUFFER_FULL = -7,   /* the stream client's buffer; the message is dropped and counted */
-    BRUCE_TIMED_OUT = -8,     /* a flush; the daemon still delivers what it has */
+    BRUCE_TIMED_OUT = -8,     /* a write, flush or close; the daemon still delivers what it has */
     BRUCE_BROKEN = -9,        /* the connection broke: some messages have an unknown outcome */
     BRUCE_SHUTTING_DOWN = -10, /* the daemon stops; its next start delivers the rest */
     BRUCE_REFUSED = -11       /* the daemon refused the flush: no journal, or a foreign protocol */
@@ -196,7 +196,8 @@ BRUCE_API int bruce_stream_flush(bruce_stream *client, enum bruce_level level, i
 
 BRUCE_API void bruce_stream_get_stats(bruce_stream *client, bruce_stream_stats *stats);
 
-/* Write the buffer for at most timeout_ms, and free the client.  Returns BRUCE_TIMED_OUT if messages were dropped. */
+/* Write the buffer for at most timeout_ms, and free the client.  If messages were dropped, returns BRUCE_TIMED_OUT, or
+ * EACCES or EPERM as bruce_stream_write() does.  No other thread may use the client. */
 BRUCE_API int bruce_stream_close(bruce_stream *client, int timeout_ms);
 
 /* Return the name of a reason, such as "BAD_TOPIC"; "UNKNOWN" for a number of a later daemon. */

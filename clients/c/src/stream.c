@@ -73,7 +73,8 @@ struct answer {
 
 struct bruce_stream {
     pthread_mutex_t lock;
-    pthread_mutex_t flush_lock;
+    pthread_cond_t flush_over;
+    bool is_flushing; /* one thread at a time */
     unsigned generation;
 
     struct sockaddr_storage address;
@@ -129,6 +130,18 @@ static int64_t deadline_after(int timeout_ms)
 
 /* --- opening ----------------------------------------------------------------------------------------------------- */
 
+static void create_locks(bruce_stream *client)
+{
+    pthread_condattr_t monotonic;
+
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_mutex_init(&client->lock, NULL);
+    pthread_cond_init(&client->flush_over, &monotonic);
+    pthread_condattr_destroy(&monotonic);
+    client->is_flushing = false;
+}
+
 static int open_stream(bruce_stream **client, const void *address, socklen_t size, const bruce_stream_options *options)
 {
     bruce_stream *opened = calloc(1, sizeof *opened);
@@ -141,8 +154,7 @@ static int open_stream(bruce_stream **client, const void *address, socklen_t siz
         opened->options.buffer = DEFAULT_BUFFER;
     if (!opened->options.max_message)
         opened->options.max_message = BRUCE_MAX_STREAM_MESSAGE;
-    pthread_mutex_init(&opened->lock, NULL);
-    pthread_mutex_init(&opened->flush_lock, NULL);
+    create_locks(opened);
     memcpy(&opened->address, address, size);
     opened->address_size = size;
     opened->socket = -1;
@@ -416,8 +428,7 @@ static void lock(bruce_stream *client)
     unsigned generation = bruce_fork_generation();
 
     if (client->generation != generation) { /* this is a child, in which no other thread has used the client yet */
-        pthread_mutex_init(&client->lock, NULL);
-        pthread_mutex_init(&client->flush_lock, NULL);
+        create_locks(client);
         if (client->socket >= 0)
             disconnect(client);
         client->buffer = NULL; /* lost: another thread may have been replacing it */
@@ -621,6 +632,29 @@ static int await_answer(bruce_stream *client, enum bruce_level level, int64_t de
     }
 }
 
+/* Wait for the flush of another thread; return false at the deadline. */
+static bool begin_flush(bruce_stream *client, int64_t deadline_ms)
+{
+    const struct timespec until = {deadline_ms / 1000, deadline_ms % 1000 * 1000000};
+
+    while (client->is_flushing) {
+        if (deadline_ms == INT64_MAX)
+            pthread_cond_wait(&client->flush_over, &client->lock);
+        else if (clock_ms() >= deadline_ms)
+            return false;
+        else
+            pthread_cond_timedwait(&client->flush_over, &client->lock, &until);
+    }
+    client->is_flushing = true;
+    return true;
+}
+
+static void end_flush(bruce_stream *client)
+{
+    client->is_flushing = false;
+    pthread_cond_signal(&client->flush_over);
+}
+
 static int flush_locked(bruce_stream *client, enum bruce_level level, int64_t deadline_ms, bruce_outcome *outcome)
 {
     int error;
@@ -640,17 +674,17 @@ int bruce_stream_flush(bruce_stream *client, enum bruce_level level, int timeout
 {
     int64_t deadline_ms = deadline_after(timeout_ms);
     bruce_outcome unused;
+    int error = BRUCE_TIMED_OUT;
 
     if (!outcome)
         outcome = &unused;
     memset(outcome, 0, sizeof *outcome);
     lock(client);
-    pthread_mutex_unlock(&client->lock); /* after a fork, both locks are new */
-    pthread_mutex_lock(&client->flush_lock);
-    lock(client);
-    int error = flush_locked(client, level, deadline_ms, outcome);
+    if (begin_flush(client, deadline_ms)) {
+        error = flush_locked(client, level, deadline_ms, outcome);
+        end_flush(client);
+    }
     pthread_mutex_unlock(&client->lock);
-    pthread_mutex_unlock(&client->flush_lock);
     return error;
 }
 
@@ -675,7 +709,7 @@ int bruce_stream_close(bruce_stream *client, int timeout_ms)
     }
     pthread_mutex_unlock(&client->lock);
     pthread_mutex_destroy(&client->lock);
-    pthread_mutex_destroy(&client->flush_lock);
+    pthread_cond_destroy(&client->flush_over);
     free(client->buffer);
     free(client);
     return error;
