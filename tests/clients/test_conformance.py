@@ -6,6 +6,7 @@ import ctypes
 import errno
 import time
 from contextlib import ExitStack
+from socket import AF_UNIX, socket
 from threading import Event, Thread
 from typing import TYPE_CHECKING, Any, Final
 
@@ -230,6 +231,21 @@ def test_the_buffer_is_bounded_and_survives_an_absent_daemon(program: Conformanc
         assert values_of(daemon, 9) == list(range(9))
     program.send_stream("t", range(30, 32), 1000)
     program.close_stream(100)
+
+
+def test_calls_keep_to_their_time_limits_while_no_connection_is_accepted(
+    program: ConformanceProgram, tmp_path: Path
+) -> None:
+    with socket(AF_UNIX) as listener, socket(AF_UNIX) as waiting:
+        listener.bind(str(tmp_path / "in"))
+        listener.listen(0)
+        waiting.connect(str(tmp_path / "in"))  # fills the queue: a further connect() blocks
+        program.open_stream(tmp_path / "in")
+        assert program.send_stream("t", range(1), 20) == 1
+        assert program.flush(200).error == "TIMED_OUT"
+        began = time.monotonic()
+        program.close_stream(200)
+        assert time.monotonic() - began < time_limit(10)
 
 
 def test_a_client_without_a_daemon_counts_refused_datagrams(program: ConformanceProgram, tmp_path: Path) -> None:

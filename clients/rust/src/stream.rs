@@ -127,7 +127,6 @@ impl Write for Connection {
 #[derive(Debug)]
 pub struct StreamClient {
     shared: Arc<Shared>,
-    flushing: Mutex<()>,
     writer: Option<JoinHandle<()>>,
 }
 
@@ -264,7 +263,7 @@ impl StreamClient {
             let shared = Arc::clone(&shared);
             move || Writer::new(&shared).run()
         });
-        Self { shared, flushing: Mutex::default(), writer: Some(writer) }
+        Self { shared, writer: Some(writer) }
     }
 
     /// Accepts a message into the buffer; never waits for the daemon.
@@ -310,8 +309,13 @@ impl StreamClient {
     /// Some messages have no final outcome; see [`FlushError`].
     pub fn flush(&self, level: Level, timeout: Duration) -> Result<Outcome, FlushError> {
         let deadline = Instant::now() + timeout;
-        let _alone = self.flushing.lock().unwrap_or_else(PoisonError::into_inner);
         let mut state = self.shared.lock();
+        while state.flush.is_some() {
+            if Instant::now() >= deadline {
+                return Err(FlushError::TimedOut);
+            }
+            state = self.shared.wait(state, deadline);
+        }
         if let Some(error) = state.take_uncertain() {
             return Err(error);
         }
@@ -321,6 +325,7 @@ impl StreamClient {
             let result = state.flush.as_mut().and_then(|flush| flush.result.take());
             if result.is_some() || Instant::now() >= deadline {
                 state.flush = None;
+                self.shared.changed.notify_all(); // the flush of another thread may wait for this one
                 return result.unwrap_or(Err(FlushError::TimedOut));
             }
             state = self.shared.wait(state, deadline);
@@ -353,9 +358,12 @@ impl StreamClient {
         if let Some(link) = &state.link {
             link.connection.shut_down(); // ends a write that waits for the daemon
         }
+        let is_connected = state.link.is_some();
         drop(state);
         self.shared.changed.notify_all();
-        let _ = writer.join(); // a panic of the thread has been printed
+        if is_connected {
+            let _ = writer.join(); // a panic of the thread has been printed
+        } // otherwise it may wait in connect(), which nothing ends, and writes no more
         self.shared.lock().stats.waiting
     }
 }
@@ -454,6 +462,9 @@ impl<'a> Writer<'a> {
         match opened {
             Ok((for_state, for_reader, connection)) => {
                 let mut state = self.shared.lock();
+                if state.is_aborted {
+                    return Err(io::ErrorKind::Interrupted.into()); // nothing would end a write to this connection
+                }
                 state.stats.connections += 1;
                 let number = state.stats.connections;
                 state.link =
