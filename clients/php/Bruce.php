@@ -441,6 +441,7 @@ final class StreamClient
     {
         $this->resetAfterFork();
         $deadline = self::now() + $timeout;
+        $this->retryAfterDenial();
         while (true) {
             $this->step();
             if ($this->messages->isEmpty()) {
@@ -466,6 +467,7 @@ final class StreamClient
             throw $this->takeUncertain();
         }
         $this->appendBarrier($level, $deadline);
+        $this->retryAfterDenial();
         while (true) {
             $this->step();
             if ($this->uncertain > 0) {
@@ -653,6 +655,14 @@ final class StreamClient
     private function isDenied(): bool
     {
         return $this->denials > 1;
+    }
+
+    /** Let a call that would fail for want of permission connect first: the permission may be there by now. */
+    private function retryAfterDenial(): void
+    {
+        if ($this->isDenied()) {
+            $this->nextAttempt = 0;
+        }
     }
 
     private function writeMessages(): void

@@ -474,6 +474,11 @@ module Bruce
       @denials > 1
     end
 
+    # Let a call that would fail for want of permission connect first: the permission may be there by now.
+    def retry_after_denial
+      @next_attempt = 0 if denied?
+    end
+
     def connect
       socket = Socket.new(@family, :STREAM)
       socket.setsockopt(:TCP, :NODELAY, true) if @family == :INET
@@ -550,6 +555,7 @@ module Bruce
     end
 
     def write_until(deadline)
+      retry_after_denial
       loop do
         step
         return true if @messages.empty?
@@ -578,6 +584,7 @@ module Bruce
     end
 
     def await_answer(level, deadline)
+      retry_after_denial
       loop do
         step
         raise take_uncertain if @uncertain.positive?

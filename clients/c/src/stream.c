@@ -522,8 +522,16 @@ static bool is_denied(const bruce_stream *client, int64_t deadline_ms)
     return client->is_denied_again && deadline_ms == INT64_MAX;
 }
 
+/* Let a call that would fail for want of permission connect first: the permission may be there by now. */
+static void retry_after_denial(bruce_stream *client, int64_t deadline_ms)
+{
+    if (is_denied(client, deadline_ms))
+        client->next_attempt_ms = 0;
+}
+
 static int write_all(bruce_stream *client, int64_t deadline_ms)
 {
+    retry_after_denial(client, deadline_ms);
     for (;;) {
         service(client);
         if (!waiting_bytes(client))
@@ -662,6 +670,7 @@ static int flush_locked(bruce_stream *client, enum bruce_level level, int64_t de
     if (client->uncertain)
         return take_uncertain(client, outcome);
     client->is_foreign = false;
+    retry_after_denial(client, deadline_ms);
     error = append_barrier(client, level, deadline_ms);
     if (!error)
         error = await_answer(client, level, deadline_ms, outcome);
