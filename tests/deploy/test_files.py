@@ -179,6 +179,29 @@ def test_the_sysctl_setting_matches_the_daemons_advice() -> None:
 
 
 @pytest.mark.process
+def test_the_sockets_have_a_directory_after_a_reboot(tmp_path: Path) -> None:
+    create = shutil.which("systemd-tmpfiles")
+    if create is None:
+        pytest.skip("systemd-tmpfiles is not installed")
+    (tmp_path / "etc").mkdir()
+    (tmp_path / "etc" / "passwd").write_text(f"bruce:x:{os.getuid()}:{os.getgid()}::/:/bin/false\n")
+    (tmp_path / "etc" / "group").write_text(f"bruce:x:{os.getgid()}:\n")
+    config = load_config(DEPLOY / "debian" / "bruce.toml")
+    run_program(create, f"--root={tmp_path}", "--create", DEPLOY / "tmpfiles.d" / "bruce.conf", time_limit_s=10)
+    parents = {Path(path).parent for path in (config.input.unix_datagram.path, config.daemon.run_dir)}
+    modes = [(tmp_path / parent.relative_to("/")).stat().st_mode & 0o777 for parent in parents]
+    assert modes == [0o755]
+
+
+def test_the_packages_create_the_directory_of_the_sockets() -> None:
+    file = "usr/lib/tmpfiles.d/bruce.conf"
+    assert f'"$here/tmpfiles.d/bruce.conf" "$stage/{file}"' in (DEPLOY / "stage").read_text()
+    assert f"\n/{file}\n" in (DEPLOY / "rpm" / "bruce.spec").read_text()
+    for script in ("debian/postinst", "rpm/bruce.spec"):
+        assert "[ -d /run/bruce ] || install -d -o bruce -g bruce /run/bruce\n" in (DEPLOY / script).read_text()
+
+
+@pytest.mark.process
 @pytest.mark.parametrize(
     "script",
     [
@@ -293,7 +316,7 @@ def test_the_packages_name_the_steps_that_systemd_would_do(tmp_path: Path) -> No
     done = run_services(tmp_path, "welcome", with_systemd=False)
     said = done.stdout.splitlines()
     assert "bruce: apply /etc/sysctl.d/60-bruce.conf: sysctl --system" in said
-    assert "bruce: now and at each boot, run: install -d -o bruce -g bruce /run/bruce" in said
+    assert "bruce: at each boot, run: install -d -o bruce -g bruce /run/bruce" in said
     assert not any("systemctl" in line for line in said)
     assert "systemctl enable --now" in run_services(tmp_path, "welcome", with_systemd=True).stdout
 
