@@ -36,7 +36,7 @@ module Bruce
   end
 
   # Some messages have no final outcome. The code is :timed_out or :shutting_down (flush again), :no_permission, :broken
-  # (#uncertain messages, the first ones since the last flush, may be delivered or not) or :refused (no journal).
+  # (#uncertain messages, the first ones since the last flush, may be delivered or not), :refused (no journal) or :closed.
   class FlushError < Error
     TEXTS = {
       timed_out: 'The time limit passed. The daemon still delivers the rest; flush again.',
@@ -45,7 +45,8 @@ module Bruce
                      '(input.unix_stream.mode, such as "0222") and access to its directory.',
       shutting_down: 'The daemon shuts down. It delivers the rest after its restart.',
       broken: 'The connection broke; an unknown number of the messages written to it arrived.',
-      refused: 'The daemon refused the flush: it keeps no journal, or is too old.'
+      refused: 'The daemon refused the flush: it keeps no journal, or is too old.',
+      closed: 'The client is closed.'
     }.freeze
 
     attr_reader :code, :uncertain
@@ -282,6 +283,7 @@ module Bruce
   class StreamClient
     FIRST_BACKOFF = 0.05
     MAX_BACKOFF = 5.0
+    MAX_WAIT = 0.05 # a thread may close the connection on which another one waits
     MAX_BREAKS = 5 # consecutive connections that may break within the same message
     NOTHING = Outcome.new(0, 0, 0, {}).freeze
 
@@ -332,10 +334,12 @@ module Bruce
     def flush(timeout: 30, level: :delivered)
       deadline = now + timeout
       synchronize do
-        raise take_uncertain if @uncertain.positive?
+        alone(deadline) do
+          raise take_uncertain if @uncertain.positive?
 
-        append_barrier(level, deadline)
-        await_answer(level, deadline)
+          append_barrier(level, deadline)
+          await_answer(level, deadline)
+        end
       end
     end
 
@@ -364,6 +368,8 @@ module Bruce
     def reset
       @pid = Process.pid
       @lock = Monitor.new
+      @flush_over = @lock.new_cond
+      @is_flushing = false
       @socket&.close # only the child's descriptor
       @socket = nil
       @messages = []
@@ -565,17 +571,42 @@ module Bruce
       end
     end
 
-    # Wait until the connection is ready, the next attempt is due, or the deadline has passed.
+    # Give other threads the lock until the connection is ready, the next attempt is due, or the deadline has passed.
     def pause(deadline)
       limit = [deadline - now, 0].max
-      if @socket
-        IO.select([@socket], @messages.empty? ? nil : [@socket], nil, limit)
-      else
-        sleep([[@next_attempt - now, 0].max, limit].min)
+      limit = [limit, @socket ? MAX_WAIT : [@next_attempt - now, 0].max].min
+      socket = @socket
+      has_messages = !@messages.empty?
+      unlocked { socket ? IO.select([socket], has_messages ? [socket] : nil, nil, limit) : sleep(limit) }
+    rescue IOError
+      nil # another thread has closed the connection
+    end
+
+    def unlocked
+      lock = @lock
+      lock.exit
+      begin
+        yield
+      ensure
+        lock.enter
       end
     end
 
     # --- flushing ----------------------------------------------------------------------------------------------------
+
+    # Wait for the flush of another thread.
+    def alone(deadline)
+      @flush_over.wait([deadline - now, 0].max) while @is_flushing && now < deadline
+      raise FlushError, :timed_out if @is_flushing
+
+      @is_flushing = true
+      begin
+        yield
+      ensure
+        @is_flushing = false
+        @flush_over.signal
+      end
+    end
 
     def append_barrier(level, deadline)
       @barrier_connection = nil
@@ -586,6 +617,8 @@ module Bruce
     def await_answer(level, deadline)
       retry_after_denial
       loop do
+        raise FlushError, :closed if @is_closed
+
         step
         raise take_uncertain if @uncertain.positive?
         return settle if @answer&.token == @token

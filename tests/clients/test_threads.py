@@ -1,0 +1,42 @@
+"""Threads that share a client: a flush keeps none of them from sending, and none beyond its time limit."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+from support.client_programs import build, param, run_tool
+from support.stream_daemon import StreamDaemon
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = pytest.mark.process
+
+RUBY: Final = """
+require './bruce'
+client = Bruce::StreamClient.new(path: ARGV[0])
+flush = lambda do |seconds|
+  client.flush(timeout: seconds).delivered
+rescue Bruce::FlushError => e
+  e.code
+end
+first = Thread.new { flush.call(60) }
+Thread.pass while client.stats.connections.zero?
+sent = client.send('t', 'v')
+second = flush.call(0.2)
+is_waiting = first.alive?
+client.close
+puts [sent, second, is_waiting, first.value, flush.call(60)].join(' ')
+"""
+
+
+@pytest.mark.parametrize("name", [param("ruby")])
+def test_a_thread_sends_flushes_and_closes_while_another_one_flushes(name: str, tmp_path: Path) -> None:
+    build(name)
+    with StreamDaemon(tmp_path / "in") as daemon:
+        daemon.answering = False
+        said = run_tool(name, ("ruby", "-e", RUBY, "--", str(tmp_path / "in")))
+        assert said.split() == ["true", "timed_out", "true", "closed", "closed"]
+        daemon.wait(1)
