@@ -120,7 +120,7 @@ def test_a_flush_of_the_c_client_keeps_to_its_time_limit_behind_another_one(tmp_
             Thread(target=lambda: results.append(library.bruce_stream_flush(client, 1, 200, None)), daemon=True),
         ]
         flushes[0].start()
-        wait_until(lambda: daemon.barriers, "the first flush")
+        daemon.wait_barrier()
         flushes[1].start()
         flushes[1].join(time_limit(10))
         assert results == [BRUCE_TIMED_OUT]
