@@ -63,7 +63,7 @@ class BatchJob:
         if ledger is None:
             return
         results = list(results)
-        file_name = self._id if run_id is None else f"run-{run_id}"
+        file_name = ledger_files.job_file_name(self._id) if run_id is None else f"run-{run_id}"
         if run_id is not None and is_written(ledger, results, name=file_name):
             log.warning(_REPEATED_RUN, run_id)
         write_ledger(ledger, results, name=file_name)

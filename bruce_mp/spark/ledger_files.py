@@ -2,7 +2,8 @@
 
 A commit writes one small file, and a stream may commit each second. So the files of 256 neighboring micro-batches of a
 query are merged into one file, and 256 such files into a larger one. A merged file is named after its first and last
-batch. The files of batch jobs are merged by the minute of their last modification instead of a batch number.
+batch. The files of batch jobs are merged by the minute in their name instead of a batch number. The name has the minute
+of the commit, because a copy of the ledger may not keep the times of files.
 
 A range of batches is merged only when no file can be added to it: when the query has committed a batch after the range
 or, for minutes of batch jobs, after an hour. So two processes that merge the same range write the same file, and no
@@ -24,22 +25,25 @@ from bruce_mp.spark.ledger import write_atomically
 from bruce_mp.spark.storage import list_files
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Collection, Iterable, Iterator
 
     from pyarrow.fs import FileInfo, FileSystem
 
-__all__ = ["MERGE_WIDTHS", "MergeResult", "merge_ledger", "visible_files"]
+__all__ = ["MERGE_WIDTHS", "MergeResult", "job_file_name", "merge_ledger", "visible_files", "visible_paths"]
 
 MERGE_WIDTHS: Final = (256, 65_536)
 """The widths of merged files: a width is the number of batches, or of minutes of batch jobs, in a range."""
 _GRACE_S: Final = 3600
 """Covered files stay for this time after the merge; no batch job adds a file to a minute that is so long ago."""
 _UUID: Final = "[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
-_FILE_NAME: Final = re.compile(rf"(?:(?P<series>{_UUID}|jobs)-(?P<first>\d+)(?:-(?P<last>\d+))?|{_UUID})\.json")
+_FILE_NAME: Final = re.compile(
+    rf"(?:(?P<series>{_UUID}|jobs)-(?P<first>\d+)(?:-(?P<last>\d+)|-{_UUID})?|{_UUID})\.json"
+)
 """The names of files that may be merged, and of merged files.
 
-They are QUERY-BATCH for a micro-batch, a random UUID for a batch job, and SERIES-FIRST-LAST for a merged file, where
-SERIES is the query's id or `jobs`.
+They are QUERY-BATCH for a micro-batch, jobs-MINUTE-UUID for a batch job (see `job_file_name`), and SERIES-FIRST-LAST
+for a merged file, where SERIES is the query's id or `jobs`. Release 1.0.0 named the file of a batch job by the UUID
+alone; its minute is that of the last modification.
 """
 _JOBS_SERIES: Final = "jobs"
 
@@ -74,12 +78,41 @@ class MergeResult:
     removed: int
 
 
-def visible_files(uri: str, changed_after_s: float = 0) -> list[str]:
-    """Return the names of the ledger's files that are not covered.
+def job_file_name(job_id: str) -> str:
+    """Return the name, without `.json`, for the file of a batch job that commits now; its id is a random UUID."""
+    return f"{_JOBS_SERIES}-{int(time.time() // 60)}-{job_id}"
+
+
+def visible_paths(uris: Iterable[str], changed_after_s: float = 0) -> list[str]:
+    """Return the paths of files that are not covered, each once; `uris` are ledgers, or files of ledgers.
+
+    A given file is covered only by another given file, or by one in a given ledger. Files last written before
+    `changed_after_s` are left out. What Arrow cannot list, such as a glob, is returned as it is.
+    """
+    names_of: dict[str, set[str] | None] = {}  # by directory; None: all files
+    for uri in uris:
+        name = uri.rpartition("/")[2]
+        if _FILE_NAME.fullmatch(name) is None:
+            names_of[f"{uri.rstrip('/')}/"] = None
+        elif (names := names_of.setdefault(uri.removesuffix(name), set())) is not None:
+            names.add(name)
+    paths: list[str] = []
+    for directory, given in names_of.items():
+        try:
+            paths += [f"{directory}{name}" for name in visible_files(directory, changed_after_s, given)]
+        except OSError:
+            paths.append(directory.rstrip("/"))
+    return list(dict.fromkeys(paths))
+
+
+def visible_files(uri: str, changed_after_s: float = 0, names: Collection[str] | None = None) -> list[str]:
+    """Return the names of the ledger's files that are not covered; only of the files `names`, if given.
 
     Files last written before `changed_after_s` (seconds since the epoch) are left out.
     """
     _, listed = list_files(uri)
+    if names is not None:
+        listed = [entry for entry in listed if entry.base_name in names]
     covered = {file.path for file, _ in _find_covered(_parse_all(listed))}
     return sorted(
         entry.base_name

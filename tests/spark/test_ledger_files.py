@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import time
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
 from bruce_mp.spark.audit.balance import read_ledger
+from bruce_mp.spark.batch_job import BatchJob
 from bruce_mp.spark.cli import main
 from bruce_mp.spark.ledger import TaskAttempt, TaskResult, write_ledger
-from bruce_mp.spark.ledger_files import MERGE_WIDTHS, MergeResult, merge_ledger, visible_files
+from bruce_mp.spark.ledger_files import MERGE_WIDTHS, MergeResult, merge_ledger, visible_files, visible_paths
+from bruce_mp.spark.options import SinkOptions
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -100,10 +103,47 @@ def test_old_batch_jobs_are_merged_by_time_and_named_runs_never(tmp_path: Path) 
     assert len(rows_of(tmp_path, visible)) == 5
 
 
+def test_a_copy_without_file_times_has_each_batch_job_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source, copy = tmp_path / "source", tmp_path / "copy"
+    now, long_ago = time.time(), time.time() - (SPAN + 120) * 60
+    for at in (long_ago, long_ago, now):
+        monkeypatch.setattr(time, "time", lambda at=at: at)
+        result = TaskResult(TaskAttempt("job", -1, 0, 0), "host", {("t", 0): 10}, "delivered", delivered=10)
+        BatchJob(SinkOptions("/s", "t", ledger=str(source))).commit([result])
+    shutil.copytree(source, tmp_path / "early", copy_function=shutil.copyfile)
+    assert merge_ledger(str(tmp_path / "early")) == MergeResult(2, 1, 0), "a copy is merged like its source"
+    assert merge_ledger(str(source)) == MergeResult(2, 1, 0)
+    shutil.copytree(source, copy, copy_function=shutil.copyfile)
+    visible = visible_files(str(copy))
+    assert visible == visible_files(str(source))
+    assert len(rows_of(copy, visible)) == 3
+    assert merge_ledger(str(copy)) == MergeResult(0, 0, 0)
+
+
+def test_files_given_by_name_are_read_once(tmp_path: Path) -> None:
+    for batch in (0, 3, SPAN):
+        commit(tmp_path, batch)
+    commit(tmp_path, -1, "run-nightly")
+    merge_ledger(str(tmp_path))
+    ledger = f"{tmp_path}/ledger.json"
+    shutil.copytree(tmp_path, ledger)
+    files = sorted(str(path) for path in tmp_path.glob("*.json") if path.is_file())
+    visible = [f"{tmp_path}/{name}" for name in visible_files(str(tmp_path))]
+    assert sorted(visible_paths(files)) == sorted(visible)
+    assert sorted(visible_paths([str(tmp_path), *files, f"{tmp_path}/"])) == sorted(visible), "each once"
+    part = f"{tmp_path}/{QUERY}-3.json"
+    assert visible_paths([part]) == [part], "a file that is covered by none of the given ones"
+    assert visible_paths([f"{tmp_path}/*.json"]) == [f"{tmp_path}/*.json"]
+    assert visible_paths([ledger]) == [f"{ledger}/{name}" for name in visible_files(ledger)]
+    assert visible_paths([str(tmp_path)], time.time() + 60) == [], "no file is as new"
+
+
 def test_unfinished_files_are_not_visible(tmp_path: Path) -> None:
     commit(tmp_path, 0)
     (tmp_path / f"{QUERY}-1.json.0a.part").write_text("{")
     assert visible_files(str(tmp_path)) == [f"{QUERY}-0.json"]
+    (tmp_path / f"{QUERY}-0.json").unlink()
+    assert visible_paths([str(tmp_path)]) == []
 
 
 def test_the_command_reports_its_work(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

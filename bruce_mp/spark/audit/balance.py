@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Final
 from bruce_mp.protocol.client.replay_rules import ABANDONED
 from bruce_mp.spark.audit.order import OUT_OF_ORDER_COLUMNS, disordered_attempts, out_of_order_messages
 from bruce_mp.spark.audit.tables import AuditTables, empty_table
-from bruce_mp.spark.ledger_files import visible_files
+from bruce_mp.spark.ledger_files import visible_paths
 from bruce_mp.spark.session import temporary_settings
 
 if TYPE_CHECKING:
@@ -386,26 +386,14 @@ def read_ledger(
     messages without stamps.
     """
     after_s = 0.0 if changed_after is None else changed_after.timestamp()
-    paths = [path for directory in directories for path in _ledger_paths(directory, after_s)]
+    paths = visible_paths(directories, after_s)
     with temporary_settings(spark, _FEW_LISTING_TASKS):
-        rows = spark.read.schema(_LEDGER_COLUMNS).json(paths)
+        rows = spark.read.schema(_LEDGER_COLUMNS).json(paths) if paths else spark.createDataFrame([], _LEDGER_COLUMNS)
     if changed_after is not None:
         oldest_minute_ms = int(after_s - 60) * 1000  # a row's `minute` begins up to 60 s before its messages
         rows = rows.where(f"minute >= {oldest_minute_ms}")  # a merged file also has older commits
     rows = rows.withColumn("is_audited", rows["topic"].isin(*topics))
     return rows.selectExpr("*", "if(stamped, concat_ws('/', query, batch, partition), 'plain') as writer")
-
-
-def _ledger_paths(directory: str, after_s: float) -> list[str]:
-    """Return the paths of a ledger's files that are not covered (`ledger_files.py`).
-
-    Return `directory` itself if there are none, or if it is a file.
-    """
-    try:
-        names = visible_files(directory, after_s)
-    except OSError:
-        return [directory]
-    return [f"{directory.rstrip('/')}/{name}" for name in names] or [directory]
 
 
 def count_discard_lines(lines: DataFrame, topics: Sequence[str]) -> DataFrame:

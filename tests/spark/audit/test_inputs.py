@@ -110,5 +110,6 @@ def test_a_glob_of_ledgers_leaves_merged_files_out(place: Place, capfd: pytest.C
             )
             write_ledger(f"{place.directory}/{ledger}", [result], name=f"{query}-{batch}")
         assert merge_ledger(f"{place.directory}/{ledger}").merged == 2
-    assert place.run(f"--topic={HERE}", ledger="ledger[ -]*") == ExitCode.PROBLEMS_FOUND
+    files = f"--ledger={place.directory}/ledger*/*.json"  # all files of the ledgers that the other glob names
+    assert place.run(f"--topic={HERE}", files, ledger="ledger[ -]*") == ExitCode.PROBLEMS_FOUND
     assert "sent 60 = delivered 0 + discarded 0 + missing 60;" in capfd.readouterr().out
