@@ -300,8 +300,9 @@ def _run_follow(spark: SparkSession, plan: Follow) -> int:
 
     status = ExitCode.OK
     for verdict in follow(spark, plan, _handle_stop_signals()):
-        if not verdict.is_good:
+        if not verdict.is_good or (verdict.unknown and not verdict.sent):
             print(*verdict.lines, sep="\n", flush=True)
+        if not verdict.is_good:
             status = ExitCode.PROBLEMS_FOUND
     return status
 

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
+    from bruce_mp.spark.audit.balance import AuditBooks
+
     _Row = Mapping[str, Any]
 
 __all__ = [
@@ -32,6 +34,7 @@ __all__ = [
     "Summary",
     "collect_reasons",
     "describe_unaudited",
+    "describe_unconfirmed",
     "remove_report",
     "summarize",
     "write_report",
@@ -43,6 +46,12 @@ _MAX_REASONS: Final = 20
 """Maximum numbers of topics, of ranges with a problem, and of reasons in the report; the audit's tables have all."""
 _MAX_UNAUDITED: Final = 5
 """Maximum number of topics in the line about topics that are not audited."""
+_MAX_HOSTS: Final = 5
+"""Maximum number of hosts in the line about missing messages that Kafka had not confirmed."""
+_NOTHING_SENT: Final = (
+    "the ledgers have no messages of these topics and minutes: check that --ledger is the directory of the sink's "
+    "option 'ledger'"
+)
 _IS_LISTED_LAST: Final = "problem in ('unknown', 'discarded')"
 _CHART_COUNTS: Final = (*VOLUMES, *PROBLEMS)
 COUNTS: Final = ("sent", *_CHART_COUNTS, "unknown")
@@ -83,6 +92,20 @@ _UNAUDITED: Final = {
 
 `message_count`, `topic_count` and `has_any_discards` are about all these topics.
 """
+_UNCONFIRMED: Final = {
+    "entries": """
+        select writer, topic, minute, absent - stray as missing, is_open from {strays}
+        union all select writer, topic, minute, -count, null from {by_answers}
+        union all select writer, topic, minute, -count, null from {by_lines}
+    """,
+    "open": """
+        select writer, topic, minute, sum(missing) as missing
+        from {entries} group by writer, topic, minute having bool_or(is_open) and sum(missing) > 0
+    """,
+    "hosts": "select writer, topic, collect_set(host) as hosts from {ledger} where delivered is null group by all",
+    "unconfirmed": "select minute, missing, hosts from {open} join {hosts} using (writer, topic)",
+}
+"""minute, missing, hosts: the missing messages of tasks without a final answer, and the hosts of these tasks."""
 _EXTRA_COUNTS: Final = ("doubled", "out_of_order", "unknown")
 """Counts that are not part of the equation sent = delivered + discarded + missing."""
 _HEADINGS: Final = {"p50_ms": "latency p50", "p99_ms": "p99", "unknown": "unknown writers"}
@@ -163,13 +186,17 @@ class Summary:
     def describe(self, absent_topics: Collection[str], reasons: Sequence[_Row]) -> tuple[str, ...]:
         """Return a line for each topic with problems or discards, and for each of the `absent_topics`.
 
-        `reasons` is the result of `collect_reasons`.
+        A line before them says so if nothing was sent. `reasons` is the result of `collect_reasons`.
         """
         kinds = (*PROBLEMS, "discarded", "unknown")
         rows = [row for row in self.topic_rows if row["topic"] in absent_topics or any(row[kind] for kind in kinds)]
         omitted_count = len(rows) - _MAX_TOPICS
         lines = [_describe_topic(row, absent_topics, reasons) for row in rows[:_MAX_TOPICS]]
-        return (*lines, *([f"{omitted_count:,} more topics are in the table 'balance'"] if omitted_count > 0 else ()))
+        return (
+            *([_NOTHING_SENT] if not self.total("sent") else ()),
+            *lines,
+            *([f"{omitted_count:,} more topics are in the table 'balance'"] if omitted_count > 0 else ()),
+        )
 
 
 def _describe_topic(row: _Row, absent_topics: Collection[str], reasons: Sequence[_Row]) -> str:
@@ -198,6 +225,26 @@ def describe_unaudited(entries: DataFrame) -> tuple[str, ...]:
     )
     text = f"the ledgers also have {rows[0]['message_count']:,} messages of topics that are not audited: {names}"
     return (f"{text}{rest}{hint}",)
+
+
+def describe_unconfirmed(books: AuditBooks, minute_condition: str) -> tuple[str, ...]:
+    """Return a line about the missing messages that a daemon may have held when it was last asked, if there are any.
+
+    Messages must be missing. The audit cannot know if a daemon still has them, or lost them with its slab.
+    """
+    missing = books.tables.query(_UNCONFIRMED).where(minute_condition)
+    totals = ("sum(missing) as missing", "array_sort(array_distinct(flatten(collect_set(hosts)))) as hosts")
+    row = missing.agg(*expressions(*totals)).first()
+    if row is None or not row["missing"]:
+        return ()
+    omitted_count = len(row["hosts"]) - _MAX_HOSTS
+    rest = f" and {omitted_count:,} more hosts" if omitted_count > 0 else ""
+    text = (
+        f"{row['missing']:,} missing messages are of tasks that ended before Kafka had confirmed them (acks=received "
+        f"or none, or a killed daemon), on {', '.join(row['hosts'][:_MAX_HOSTS])}{rest}: a daemon there may still hold "
+        "them, or they were lost with its slab, as in /dev/shm at a reboot"
+    )
+    return (text,)
 
 
 def summarize(balance: DataFrame, latencies: DataFrame) -> Summary:

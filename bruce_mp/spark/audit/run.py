@@ -27,6 +27,7 @@ from bruce_mp.spark.audit.report import (
     AuditVerdict,
     collect_reasons,
     describe_unaudited,
+    describe_unconfirmed,
     remove_report,
     summarize,
     write_report,
@@ -260,11 +261,12 @@ def _compare(
         balance = _write_table(with_latencies, plan, "balance")
         summary = summarize(balance, latency_percentiles(facts_of_minutes, ["topic"]))
         reasons = collect_reasons(balance) if summary.total("discarded") else []
+        unconfirmed = describe_unconfirmed(books, minute_condition) if summary.total("missing") else ()
         unaudited = ledger.where("not is_audited").where(minute_condition)
         verdict = AuditVerdict(
             **{name: summary.total(name) for name in COUNTS},
             unknown_is_bad=plan.unknown_is_bad,
-            lines=(*summary.describe(absent_topics, reasons), *describe_unaudited(unaudited)),
+            lines=(*summary.describe(absent_topics, reasons), *unconfirmed, *describe_unaudited(unaudited)),
         )
         ranges = empty_table(spark, PROBLEM_COLUMNS)
         if verdict.has_problems:

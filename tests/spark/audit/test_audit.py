@@ -107,7 +107,7 @@ def planted() -> Planted:
     it.put_plain("plain", 4, M2)
     it.put("strange", range(3))
     it.put_plain("strange", 2)
-    it.enter("gone", {M1: 70_000})
+    it.enter("gone", {M1: 70_000}, delivered=70_000)
     return it
 
 
@@ -215,6 +215,9 @@ def test_each_topic_with_problems_has_a_line(audited: tuple[AuditVerdict, Path])
         "strange: sent 0 = delivered 0 + discarded 0 + missing 0; unknown writers 5",
     }
     assert not [line for line in lines if line.startswith("good")]
+    (line,) = (line for line in lines if "before Kafka had confirmed them" in line)
+    assert line.startswith("5 missing messages are of tasks that ended before"), "of lost, silent and plain"
+    assert "killed daemon), on host: a daemon there may still hold them, or they were lost with its slab" in line
 
 
 def test_each_message_with_a_problem_is_named(spark: SparkSession, audited: tuple[AuditVerdict, Path]) -> None:

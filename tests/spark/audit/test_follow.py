@@ -15,8 +15,10 @@ from confluent_kafka import Producer
 
 from bruce_mp.devbroker.control import DevBroker
 from bruce_mp.errors import ExitCode
+from bruce_mp.spark import cli
 from bruce_mp.spark.audit.follow import Follow, _closed_minutes, _remove_old_facts, follow
 from bruce_mp.spark.audit.kafka_source import stream_topics
+from bruce_mp.spark.audit.report import COUNTS, AuditVerdict, Summary
 from bruce_mp.spark.audit.run import Audit
 from bruce_mp.spark.cli import main
 from bruce_mp.spark.ledger import TaskAttempt, TaskResult, write_ledger
@@ -28,8 +30,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pyspark.sql import SparkSession
-
-    from bruce_mp.spark.audit.report import AuditVerdict
 
 TOPIC: Final = "followed"
 PAST_MS: Final = 300_000
@@ -179,3 +179,20 @@ def test_a_steady_stream_is_not_idle(tmp_path: Path) -> None:
     query: Any = SteadyQuery(batches=30)
     list(_closed_minutes(query, plan, threading.Event(), quiet()))
     assert query._last == 30
+
+
+def test_messages_without_a_ledger_are_pointed_out(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    unknown = {"topic": TOPIC, **dict.fromkeys(COUNTS, 0), "unknown": 5}
+    lines = Summary([unknown], {}).describe((), ())
+    strange = AuditVerdict(0, 0, 0, 0, 0, 0, 5, lines=lines)
+    quiet_night = AuditVerdict(0, 0, 0, 0, 0, 0, 0, lines=Summary([], {}).describe((), ()))
+    monkeypatch.setattr("bruce_mp.spark.audit.follow.follow", lambda *_: [strange, quiet_night])
+    monkeypatch.setattr(cli, "_handle_stop_signals", threading.Event)
+    session: Any = None
+    assert cli._run_follow(session, Follow(Audit("nowhere", [TOPIC], [], "."))) == ExitCode.OK
+    hint, topic = capsys.readouterr().out.splitlines()
+    assert hint.startswith("the ledgers have no messages of these topics and minutes: check that --ledger ")
+    assert topic == f"{TOPIC}: sent 0 = delivered 0 + discarded 0 + missing 0; unknown writers 5"
+    assert Summary([{**unknown, "sent": 1}], {}).describe((), ())[0].startswith(f"{TOPIC}: ")
