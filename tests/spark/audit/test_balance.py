@@ -217,11 +217,44 @@ def plain_answers_count_once_in_all_topics(books: Scene, arrived: int) -> Balanc
 
 
 @scene
-def an_answered_plain_task_leaves_the_lines_to_others(books: Scene) -> Balance:
+def all_answers_about_plain_messages_of_a_query_count(books: Scene) -> Balance:
+    for attempt, discards in enumerate((1, 2)):
+        reasons = {"NO_MEM": discards}
+        books.enter("q", {("a", M1): 5}, attempt=attempt, delivered=5 - discards, discarded=reasons, stamped=False)
+    books.arrive(None, "a", range(7))
+    return {"a": {"sent": 10, "delivered": 7, "discarded": 3}}
+
+
+@scene
+def a_copy_hides_no_loss(books: Scene) -> Balance:
+    books.enter("q1", {("a", M1): 5})
+    books.arrive("q1", "a", [0, 1, 1, 2])
+    books.enter("q2", {("b", M2): 5}, attempt=1)
+    books.arrive("q2", "b", [0, 1, 1, 2], M1)
+    return {"a": {"sent": 5, "delivered": 3, "missing": 2}, "b": {"sent": 5, "delivered": 3, "missing": 2}}
+
+
+@scene
+def a_stray_explains_one_loss(books: Scene) -> Balance:
+    books.enter("q", {("a", M1): 3, ("a", M2): 3})
+    books.arrive("q", "a", [0], M1 - MINUTE_MS)
+    return {"a": {"sent": 6, "delivered": 1, "missing": 5}}
+
+
+@scene
+def a_loss_has_an_answer_or_a_line_for_explanation(books: Scene) -> Balance:
+    books.enter("q", {("a", M1): 5}, "received", discarded={"NO_MEM": 1})
+    books.arrive("q", "a", range(2))
+    books.add_line("a", 5)
+    return {"a": {"sent": 5, "delivered": 2, "discarded": 3}}
+
+
+@scenes(minute=[M1, M2], attempt=[0, 1])
+def an_answered_plain_task_leaves_the_lines_to_others(books: Scene, minute: int, attempt: int) -> Balance:
     books.enter("q1", {("a", M1): 5}, stamped=False, delivered=5)
-    books.enter("q2", {("a", M2): 5}, "received", stamped=False)
+    books.enter("q2", {("a", minute): 5}, "received", attempt, stamped=False)
     books.arrive(None, "a", range(5))
-    books.arrive(None, "a", range(3), M2)
+    books.arrive(None, "a", range(3), minute)
     books.add_line("a", 2)
     return {"a": {"sent": 10, "delivered": 8, "discarded": 2}}
 
