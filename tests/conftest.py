@@ -11,9 +11,9 @@
 * A test that needs a language beyond C, Go and Java is marked `clients`; only `--clients` runs it.
 * A test that leaves a process behind fails, and so does a session: see `no_process_left_by_test` and
   `no_process_left_by_session`.
-* The Kafka clusters of a session are shared; each parallel worker is a session, so `scripts/test` runs the tests that
-  use clusters in one.  A test makes topics with unique names, and a test that hurts a cluster calls its `heal` before
-  it ends.
+* The Kafka clusters of a session are shared.  Each parallel worker is a session, and a cluster uses CPU even without
+  work, so `scripts/test` runs all tests of a cluster in one worker (see `SHARED_CLUSTERS`).  A test makes topics with
+  unique names, and a test that hurts a cluster calls its `heal` before it ends.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from support.examples import register_profiles
 from support.fork_server import FORK_SERVER, start_broker
 from support.hang_watch import HangWatch
 from support.kafka_cluster import KafkaCluster
-from support.kafka_dist import NEWEST, TESTED
+from support.kafka_dist import ALWAYS, NEWEST, TESTED
 from support.kafka_secure import SecureKafka
 from support.process_guard import ProcessGuard
 from support.slabs import new_slab
@@ -64,6 +64,8 @@ LEFT_OUT_SENTENCES: Final = {
     "clients": "need a further language, which scripts/test --clients runs",
     "short": "scripts/test runs",
 }
+SHARED_CLUSTERS: Final = ("kafka_3", "secure_kafka")
+"""Fixtures whose tests run in one worker each; the other tests with a broker run in a third, or after one of them."""
 WORDS: Final = {
     "kafka": r"mark\.kafka|kafka_3|kafka_of|kafka_versions|secure_kafka",
     "browser": r"\bbrowser\b",
@@ -73,6 +75,14 @@ WORDS: Final = {
 }
 """By mark: a pattern that each file has of which a test has the mark."""
 MOST_MODULES_NAMED: Final = 10
+SINGLE: Final = {
+    "num.partitions": "3",
+    # so that tests need not wait for deletions
+    "log.retention.check.interval.ms": "500",
+    "log.initial.task.delay.ms": "500",
+    "producer.id.expiration.check.interval.ms": "100",
+}
+"""Settings of the single brokers of a session."""
 LEFT_OUT: Final = pytest.StashKey[dict[str, tuple[int, list[str]]]]()
 GUARD: Final = ProcessGuard()
 HANG_WATCH: Final = HangWatch()
@@ -128,6 +138,9 @@ def _mark(item: pytest.Item) -> None:
             raise pytest.UsageError(f"{item.path}: scripts/test looks for {words} in files with the mark {mark}")
     if any(item.get_closest_marker(mark) for mark in START_PROCESSES):
         item.add_marker("process")
+    if item.get_closest_marker("kafka"):
+        names = getattr(item, "fixturenames", ())
+        item.add_marker(pytest.mark.xdist_group(next((name for name in SHARED_CLUSTERS if name in names), "kafka_of")))
 
 
 @cache
@@ -256,12 +269,15 @@ def kafka_of(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str
         @cache
         def started(version: str) -> KafkaCluster:
             directory = tmp_path_factory.mktemp(f"kafka-{version}")
-            return stack.enter_context(KafkaCluster(version, config={"num.partitions": "3"}, directory=directory))
+            return stack.enter_context(KafkaCluster(version, config=SINGLE, directory=directory))
 
         yield started
 
 
-@pytest.fixture(scope="session", params=TESTED)
+@pytest.fixture(
+    scope="session",
+    params=[pytest.param(version, marks=() if version in ALWAYS else pytest.mark.soak) for version in TESTED],
+)
 def kafka_versions(request: pytest.FixtureRequest, kafka_of: Callable[[str], KafkaCluster]) -> KafkaCluster:
     """Return one broker of each version in turn."""
     return kafka_of(request.param)

@@ -60,6 +60,8 @@ ALWAYS: Final = (V0_8, V0_9, V0_10, V0_11, V4)
 """The releases at which versions, message formats or guarantees change, and the newest; the others are soak tests."""
 TOLD: Final = (V0_8, V0_9, V0_10, V4)
 """The releases without a request for versions, and one for each message format; the others are soak tests."""
+SHARED: Final = (*TESTED, V1_1.version)
+"""The versions that other tests use, too."""
 SNAPPY: Final = 2
 """Replacement for codecs that are newer than a release."""
 DOUBT: Final = "when asked which versions it speaks"
@@ -69,9 +71,9 @@ def topic_of(codec: str, prefix: str = "old") -> str:
     return f"{prefix}-{codec}"
 
 
-def releases(always: Sequence[Release]) -> pytest.MarkDecorator:
-    """Return the parameters of a test of all releases, of which `--soak` runs the others."""
-    some = [pytest.param(each, marks=() if each in always else pytest.mark.soak, id=each.version) for each in RELEASES]
+def releases(always: Sequence[Release], of: Sequence[Release] = RELEASES) -> pytest.MarkDecorator:
+    """Return the parameters of a test of these releases, of which `--soak` runs the others."""
+    some = [pytest.param(each, marks=() if each in always else pytest.mark.soak, id=each.version) for each in of]
     return pytest.mark.parametrize("release", some, indirect=True)
 
 
@@ -83,7 +85,7 @@ def release(request: pytest.FixtureRequest) -> Release:
 
 @pytest.fixture(scope="module")
 def cluster(release: Release, kafka_of: Callable[[str], KafkaCluster]) -> Iterator[KafkaCluster]:
-    if release.version in TESTED:
+    if release.version in SHARED:
         yield kafka_of(release.version)
     else:
         with KafkaCluster(release.version, config={"num.partitions": str(PARTITIONS)}) as running:
@@ -136,7 +138,7 @@ def test_every_message_arrives_with_every_codec(tmp_path: Path, release: Release
     topics = tuple(map(topic_of, CODECS))
     cluster.create_topic(topics[0], PARTITIONS)  # 0.8 names no broker until the first topic exists
     # Small ones for their headers, which are all that can be compressed: the values are random.
-    load = Load(topics, senders=2, messages=3000, largest=200)
+    load = Load(topics, senders=2, messages=1000, largest=200)
     settings = {**compressed(CODECS), **AUTOCREATE}
     with Daemon(tmp_path, cluster.bootstrap, settings) as daemon:
         assert deliver(load, daemon, TIMEOUT_S).possible_duplicates == 0
@@ -159,7 +161,7 @@ def test_large_messages_arrive_with_a_configured_broker_version(
 ) -> None:
     """A release without the request for versions is not asked. An empty value stays a value if configured so."""
     cluster.create_topic("large", PARTITIONS)
-    load = Load(("large",), senders=2, messages=500, largest=60_000)
+    load = Load(("large",), senders=2, messages=150, largest=60_000)
     settings = {"kafka.broker_version": f'"{release.version}"', "kafka.empty_values": "empty"}
     with Daemon(tmp_path, cluster.bootstrap, {**BLOCK, **AUTOCREATE, **settings}) as daemon:
         deliver(load, daemon, TIMEOUT_S)
@@ -183,10 +185,10 @@ def assert_repeated_at_most(times: int, load: Load, records: dict[str, list[Seen
     assert sum(map(len, records.values())) - sum(map(len, fresh.values())) <= times
 
 
-@pytest.mark.parametrize("release", [V0_10], indirect=True, ids=[V0_10.version])
+@releases((V0_10,), (V0_10,))
 def test_a_restart_of_the_broker_loses_nothing(tmp_path: Path, release: Release, cluster: KafkaCluster) -> None:
     cluster.create_topic("restart", PARTITIONS)
-    load = Load(("restart",), senders=2, messages=10_000, largest=500)
+    load = Load(("restart",), senders=2, messages=3000, largest=500)
     with Daemon(tmp_path, cluster.bootstrap, BLOCK) as daemon:
         senders = start_senders(load, daemon.socket_path)
         for share in (1, 2):
@@ -200,13 +202,13 @@ def test_a_restart_of_the_broker_loses_nothing(tmp_path: Path, release: Release,
     assert_repeated_at_most(books.possible_duplicates, load, records)
 
 
-@pytest.mark.parametrize("release", [V0_10, V1_1], indirect=True, ids=[V0_10.version, V1_1.version])
+@releases((V0_10, V1_1), (V0_10, V1_1))
 def test_a_paused_broker_is_not_mistaken_for_an_older_release(
     tmp_path: Path, release: Release, cluster: KafkaCluster
 ) -> None:
     """The broker is silent after the request for versions, as 0.9 is; later it may read requests that were given up."""
     cluster.create_topic("rest", PARTITIONS)
-    load = Load(("rest",), senders=2, messages=20_000, largest=500)
+    load = Load(("rest",), senders=2, messages=4000, largest=500)
     with Daemon(tmp_path, cluster.bootstrap, {**BLOCK, "delivery.kafka_socket_timeout_s": 3}) as daemon:
         senders = start_senders(load, daemon.socket_path)
         daemon.wait_for(lambda: daemon.books().delivered > load.total // 10, "a part to be delivered", TIMEOUT_S)

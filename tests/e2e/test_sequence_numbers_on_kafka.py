@@ -8,10 +8,11 @@ import kafka
 import pytest
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
 from kafka.admin import KafkaAdminClient
 
 from support.daemon import Daemon
-from support.kafka_cluster import KafkaCluster
+from support.kafka_dist import NEWEST
 from support.processes import wait_until
 from support.read_back import read_back_kafka
 from support.traffic import Load, assert_all_there, deliver
@@ -20,13 +21,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from support.kafka_cluster import KafkaCluster
+
 pytestmark = [pytest.mark.process, pytest.mark.kafka]
 
 TOPIC: Final = "numbered"
 LOAD: Final = Load((TOPIC,), senders=1, messages=500, largest=300)
 PARTITIONS: Final = 2
 TIMEOUT_S: Final = 60.0
-EXPIRES: Final = {"producer.id.expiration.ms": "500", "producer.id.expiration.check.interval.ms": "100"}
 
 
 def forget(cluster: KafkaCluster) -> None:
@@ -52,35 +54,56 @@ def test_a_topic_in_an_old_message_format_is_written_without_sequence_numbers(
     assert_all_there(load, read_back_kafka(cluster, load.topics))
 
 
-def test_unknown_producer_id_from_an_old_broker_loses_no_message(tmp_path: Path) -> None:
+def test_unknown_producer_id_from_an_old_broker_loses_no_message(
+    tmp_path: Path, kafka_of: Callable[[str], KafkaCluster]
+) -> None:
     """Numbers continue behind the deleted ones: UNKNOWN_PRODUCER_ID."""
-    with KafkaCluster("1.1.1", directory=tmp_path / "kafka") as cluster:
-        cluster.create_topic(TOPIC, PARTITIONS)
-        with Daemon(tmp_path, cluster.bootstrap) as daemon:
-            deliver(LOAD, daemon)
-            assert_all_there(LOAD, read_back_kafka(cluster, [TOPIC]))
-            forget(cluster)
-            deliver(LOAD, daemon)
-            assert "UNKNOWN_PRODUCER_ID" in daemon.log()
-            assert daemon.books().possible_duplicates > 0
+    cluster = kafka_of("1.1.1")
+    cluster.create_topic(TOPIC, PARTITIONS)
+    with Daemon(tmp_path, cluster.bootstrap) as daemon:
+        deliver(LOAD, daemon)
         assert_all_there(LOAD, read_back_kafka(cluster, [TOPIC]))
+        forget(cluster)
+        deliver(LOAD, daemon)
+        assert "UNKNOWN_PRODUCER_ID" in daemon.log()
+        assert daemon.books().possible_duplicates > 0
+    assert_all_there(LOAD, read_back_kafka(cluster, [TOPIC]))
 
 
-def test_a_current_broker_accepts_any_sequence_after_the_producer_id_expires(tmp_path: Path) -> None:
-    with KafkaCluster(config=EXPIRES, directory=tmp_path / "kafka") as cluster:
-        cluster.create_topic(TOPIC, PARTITIONS)
-        with Daemon(tmp_path, cluster.bootstrap) as daemon:
-            deliver(LOAD, daemon)
-            assert_all_there(LOAD, read_back_kafka(cluster, [TOPIC]))
-            forget(cluster)
-            wait_expired(cluster)
-            deliver(LOAD, daemon)
-            assert daemon.books().possible_duplicates == 0
+def test_a_current_broker_accepts_any_sequence_after_the_producer_id_expires(
+    tmp_path: Path, kafka_of: Callable[[str], KafkaCluster]
+) -> None:
+    cluster = kafka_of(NEWEST)
+    cluster.create_topic(TOPIC, PARTITIONS)
+    with Daemon(tmp_path, cluster.bootstrap) as daemon:
+        deliver(LOAD, daemon)
         assert_all_there(LOAD, read_back_kafka(cluster, [TOPIC]))
+        forget(cluster)
+        let_expire(cluster)
+        deliver(LOAD, daemon)
+        assert daemon.books().possible_duplicates == 0
+    assert_all_there(LOAD, read_back_kafka(cluster, [TOPIC]))
+
+
+def set_expiration(cluster: KafkaCluster, operation: AlterConfigOpType) -> None:
+    """Set or delete the life of producer ids in the broker's settings."""
+    entry = ConfigEntry("producer.id.expiration.ms", "500", incremental_operation=operation)
+    broker = ConfigResource(ConfigResource.Type.BROKER, "1", incremental_configs=[entry])
+    admin = AdminClient(cluster.librdkafka_config)  # its end would end its requests
+    for change in admin.incremental_alter_configs([broker]).values():
+        change.result(TIMEOUT_S)
+
+
+def let_expire(cluster: KafkaCluster) -> None:
+    """Wait until the broker, which forgets producers early meanwhile, has no producer of the topic."""
+    set_expiration(cluster, AlterConfigOpType.SET)
+    try:
+        wait_expired(cluster)
+    finally:
+        set_expiration(cluster, AlterConfigOpType.DELETE)
 
 
 def wait_expired(cluster: KafkaCluster) -> None:
-    """Wait until the brokers have no producer of the topic."""
     admin = KafkaAdminClient(bootstrap_servers=cluster.bootstrap_servers)
     places = [kafka.TopicPartition(TOPIC, partition) for partition in range(PARTITIONS)]
     try:

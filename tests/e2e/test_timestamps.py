@@ -15,16 +15,17 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from bruce_mp.client import Client, DatagramClient, StreamClient, TcpClient
 from bruce_mp.devbroker.faults import Fault, FaultAction
 from bruce_mp.telemetry.counters import Counter
-from support.kafka_cluster import KafkaCluster
+from support.kafka_dist import NEWEST
 from support.read_back import broker_fixture, records_in
 from support.stream_inputs import daemon_in
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from bruce_mp.devbroker.control import DevBroker
     from support.daemon import Daemon
+    from support.kafka_cluster import KafkaCluster
 
 pytestmark = pytest.mark.process
 
@@ -196,12 +197,10 @@ def test_error_32_is_retried_once_with_the_arrival_time(
 
 
 # --- Kafka ------------------------------------------------------------------------------------------------------------
-@pytest.fixture(scope="module")
-def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
-    """Yield a broker that checks for expired records twice a second."""
-    config = {"log.retention.check.interval.ms": "500", "log.initial.task.delay.ms": "500"}
-    with KafkaCluster(config=config, directory=tmp_path_factory.mktemp("kafka")) as cluster:
-        yield cluster
+@pytest.fixture
+def kafka(kafka_of: Callable[[str], KafkaCluster]) -> KafkaCluster:
+    """Return a broker that checks for expired records twice a second."""
+    return kafka_of(NEWEST)
 
 
 def is_deleted(consumer: Consumer, topic: str, records: int) -> bool:

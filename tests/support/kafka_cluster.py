@@ -188,9 +188,14 @@ class KafkaCluster:
             # librdkafka repeats a request whose response is late; the topics of the tests have names of their own.
             if error is not None and error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                 raise error
-        else:
+        elif config or not self._has_default_shape(partitions, replication):
             self._create_topic_by_command(name, partitions, replication, config or {})
+        # else: a broker that is asked for its metadata creates it
         self._wait(lambda: self._has_leaders(name, partitions), f"topic {name} has leaders on all brokers")
+
+    def _has_default_shape(self, partitions: int, replication: int) -> bool:
+        default = min(len(self._plans), kafka_config.MOST_COPIES)
+        return (str(partitions), replication) == (self._overrides.get("num.partitions", "1"), default)
 
     def _create_topic_by_command(self, name: str, partitions: int, replication: int, config: Mapping[str, str]) -> None:
         settings = [word for key, value in config.items() for word in ("--config", f"{key}={value}")]

@@ -20,6 +20,8 @@ FORMAT_CLASS: Final = "kafka.tools.StorageTool"
 TOPIC_CLASS: Final = "kafka.admin.TopicCommand"
 ZOOKEEPER_CLASS: Final = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
 
+MOST_COPIES: Final = 3
+
 JVM_FLAGS: Final = (
     "-Xmx256m",
     "-XX:+UseSerialGC",
@@ -99,7 +101,7 @@ def _listener(node: NodePlan, *, kraft: bool) -> dict[str, str]:
 
 
 def _common(node: NodePlan, brokers: int) -> dict[str, str]:
-    copies = str(min(brokers, 3))
+    copies = str(min(brokers, MOST_COPIES))
     return {
         "log.dirs": str(node.data),
         "num.partitions": "1",
@@ -114,6 +116,7 @@ def _common(node: NodePlan, brokers: int) -> dict[str, str]:
         "share.coordinator.state.topic.min.isr": "1",
         "share.coordinator.state.topic.num.partitions": "1",
         "group.initial.rebalance.delay.ms": "0",
+        "metadata.max.idle.interval.ms": "0",  # else a third of the CPU of idle brokers
         "num.network.threads": "2",
         "num.io.threads": "4",
         "log.cleaner.dedupe.buffer.size": "2097152",  # the default does not fit the small heap
@@ -148,9 +151,16 @@ def _properties(settings: Mapping[str, str]) -> str:
     return "".join(f"{name}={value}\n" for name, value in settings.items())
 
 
+def archive_of(dist: KafkaDist) -> Path:
+    """Return the path of the archive of a version's classes for this Java runtime; see `support.kafka_archive`."""
+    return dist.directory / f"{dist.java.resolve().parent.parent.name}.jsa"
+
+
 def java_command(dist: KafkaDist, directory: Path, main_class: str, arguments: Iterable[str | Path]) -> list[str]:
     """Run `main_class`; its temporary files and those of its native libraries stay in `directory`."""
     log4j = directory / "log4j.properties"
     log4j.write_text(LOG4J_PROPERTIES)
     local = (f"-Djava.io.tmpdir={directory}", f"-Dlog4j.configuration=file:{log4j}")
-    return [str(dist.java), *JVM_FLAGS, *local, "-cp", dist.class_path, main_class, *map(str, arguments)]
+    archive = archive_of(dist)
+    archived = (f"-XX:SharedArchiveFile={archive}",) if archive.exists() else ()
+    return [str(dist.java), *JVM_FLAGS, *archived, *local, "-cp", dist.class_path, main_class, *map(str, arguments)]

@@ -62,6 +62,8 @@ RELEASES: Final = {
 NEWEST: Final = "4.3.1"
 TESTED: Final = ("2.8.2", "3.9.2", NEWEST)
 """The versions of most tests of brokers; other versions serve tests of old ones.  `scripts/test` fetches all."""
+ALWAYS: Final = ("2.8.2", NEWEST)
+"""The versions of them that are no soak tests: the requests to 3.9 have the layout of those to the newest."""
 
 
 @dataclass(frozen=True, slots=True)
