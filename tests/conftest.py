@@ -11,9 +11,9 @@
 * A test that needs a language beyond C, Go and Java is marked `clients`; only `--clients` runs it.
 * A test that leaves a process behind fails, and so does a session: see `no_process_left_by_test` and
   `no_process_left_by_session`.
-* The Kafka clusters of a session are shared.  Each parallel worker is a session, and a cluster uses CPU even without
-  work, so `scripts/test` runs all tests of a cluster in one worker (see `SHARED_CLUSTERS`).  A test makes topics with
-  unique names, and a test that hurts a cluster calls its `heal` before it ends.
+* The Kafka clusters of a session are shared, and use CPU even without work.  So `scripts/test` runs the tests with
+  three brokers, which are marked `cluster` too, in one session, and the others with Kafka in another.  A test makes
+  topics with unique names, and a test that hurts a cluster calls its `heal` before it ends.
 """
 
 from __future__ import annotations
@@ -49,7 +49,11 @@ if TYPE_CHECKING:
 
 __all__ = ["pure_kernels", "variant"]
 
-MARKED: Final = {"kafka": frozenset({"kafka_3", "kafka_versions", "secure_kafka"}), "browser": frozenset({"browser"})}
+MARKED: Final = {
+    "cluster": frozenset({"kafka_3"}),
+    "kafka": frozenset({"kafka_3", "kafka_versions", "secure_kafka"}),
+    "browser": frozenset({"browser"}),
+}
 """Fixtures that mark their tests."""
 START_PROCESSES: Final = ("kafka", "browser", "spark")
 """Marks of tests that start a process, too."""
@@ -64,9 +68,8 @@ LEFT_OUT_SENTENCES: Final = {
     "clients": "need a further language, which scripts/test --clients runs",
     "short": "scripts/test runs",
 }
-SHARED_CLUSTERS: Final = ("kafka_3", "secure_kafka")
-"""Fixtures whose tests run in one worker each; the other tests with a broker run in a third, or after one of them."""
 WORDS: Final = {
+    "cluster": "kafka_3",
     "kafka": r"mark\.kafka|kafka_3|kafka_of|kafka_versions|secure_kafka",
     "browser": r"\bbrowser\b",
     "spark": r"\bspark\b",
@@ -138,9 +141,6 @@ def _mark(item: pytest.Item) -> None:
             raise pytest.UsageError(f"{item.path}: scripts/test looks for {words} in files with the mark {mark}")
     if any(item.get_closest_marker(mark) for mark in START_PROCESSES):
         item.add_marker("process")
-    if item.get_closest_marker("kafka"):
-        names = getattr(item, "fixturenames", ())
-        item.add_marker(pytest.mark.xdist_group(next((name for name in SHARED_CLUSTERS if name in names), "kafka_of")))
 
 
 @cache

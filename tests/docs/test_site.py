@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from support.browser import Browser
 
 pytestmark = pytest.mark.process
+of_the_site = pytest.mark.browser
+"""A build takes long: the tests of the site run where the one with the browser runs, and share its build."""
 
 COPIED: Final = ("CHANGELOG.md", "CONTRIBUTING.md", "README.md", "SECURITY.md", "clients", "docs", "scripts")
 LINKED: Final = (".venv", "LICENSE", "bruce_mp", "deploy", "tests")
@@ -62,23 +64,27 @@ def loaded_by(site: Path) -> Iterator[str]:
         yield from re.findall(r"(?:url\(|@import )[\"']?([^\"')]*)", sheet.read_text())
 
 
+@of_the_site
 def test_pages_load_nothing_from_another_host(site: Path) -> None:
     loaded = set(loaded_by(site))
     assert any("site.css" in address for address in loaded)
     assert [address for address in loaded if re.match(r"(?!data:)\w+:|//", address)] == []
 
 
+@of_the_site
 def test_the_navigation_has_every_page(site: Path) -> None:
     links = {attributes.get("href", "") for tag, attributes in Attributes(site / "README.html").found if tag == "a"}
     pages = {page.relative_to(ROOT).with_suffix(".html") for page in (ROOT / "docs").rglob("*.md")}
     assert {str(page) for page in pages} <= links
 
 
+@of_the_site
 def test_the_navigation_begins_with_operators(site: Path) -> None:
     captions = re.findall(r'class="caption-text">([^<]*)<', (site / "README.html").read_text())
     assert captions == [f"For {reader}" for reader in ("operators", "programmers", "data engineers", "contributors")]
 
 
+@of_the_site
 def test_the_reference_has_the_public_names_and_all_commands(site: Path) -> None:
     text = (site / "docs" / "reference.html").read_text()
     names = {f"bruce_mp.client.{name}" for name in client.__all__} | {
@@ -91,6 +97,7 @@ def test_the_reference_has_the_public_names_and_all_commands(site: Path) -> None
     assert {f"bruce-{name}" for name in COMMANDS} <= ids
 
 
+@of_the_site
 def test_the_diagrams_are_pictures(site: Path) -> None:
     drawn = (site / "docs" / "states.html").read_text().count('<img class="diagram"')
     assert drawn == (ROOT / "docs" / "states.md").read_text().count("```mermaid")

@@ -2,16 +2,16 @@
 
     python -m support.kafka_archive      (with tests/ on the path) fetches missing jars, and creates missing archives
 
-Java ignores an archive that is missing, damaged, or of another Java or other jars: then a start only takes longer.
+Java ignores an archive of another Java or of other jars: then a start only takes longer.  An archive gets its name when
+it is complete, because Java may crash on a part of one.
 """
 
 from __future__ import annotations
 
-import shutil
 import sys
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from bruce_mp.errors import StartError
 from support import kafka_dist
@@ -21,8 +21,7 @@ from support.kafka_config import archive_of
 if TYPE_CHECKING:
     from support.kafka_config import NodePlan
 
-TOPIC = "topic"
-STOP_TIMEOUT_S = 60.0
+TOPIC: Final = "topic"
 
 
 class _Recorded(KafkaCluster):
@@ -49,7 +48,7 @@ def create_archive(version: str) -> None:
             kafka.create_topic(TOPIC)
             kafka.read_all(TOPIC)
             kafka.terminate(1)
-        shutil.move(made, archive)
+        made.replace(archive)
 
 
 def main() -> int:

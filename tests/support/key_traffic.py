@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Final
 
 from confluent_kafka import Message, Producer
 
+from support.kafka_config import JVM_FLAGS
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
@@ -31,7 +33,7 @@ def random_keys(count: int, longest: int = 40) -> list[bytes]:
 
 def run_java_source(dist: KafkaDist, program: str, arguments: Sequence[str], keys: Iterable[bytes]) -> list[str]:
     """Run a program of `support/java`, which reads keys and prints a line for each."""
-    command = [str(dist.java), "-cp", dist.class_path, str(PROGRAMS / program), *arguments]
+    command = [str(dist.java), *JVM_FLAGS, "-cp", dist.class_path, str(PROGRAMS / program), *arguments]
     lines = "".join(f"{key.hex()}\n" for key in keys)
     done = subprocess.run(command, input=lines, capture_output=True, text=True, timeout=RUN_S, check=False)
     assert done.returncode == 0, done.stderr
