@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import pytest
 from confluent_kafka import Producer
 
 from support.kafka_cluster import KafkaCluster
+from support.kafka_config import archive_of, java_command
+from support.kafka_dist import NEWEST, RELEASES, KafkaDist
 from support.kafka_reader import Record
 from support.processes import descendants, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-    from pathlib import Path
 
 NOW_MS: Final = 1_700_000_000_000
 
@@ -104,6 +106,14 @@ def test_a_partition_can_be_moved(hurt: tuple[KafkaCluster, str]) -> None:
     assert kafka.leader(topic) == after
     kafka.move_leader(topic, 0, [other, after])  # the leader stays among the replicas, and still hands over
     assert kafka.leader(topic) == other
+
+
+def test_a_command_names_the_archive_of_its_classes_once_there_is_one(tmp_path: Path) -> None:
+    dist = KafkaDist(RELEASES[NEWEST], tmp_path, Path("/nowhere/java-17/bin/java"))
+    option = f"-XX:SharedArchiveFile={tmp_path}/java-17.jsa"
+    assert option not in java_command(dist, tmp_path, "Main", [])
+    archive_of(dist).touch()
+    assert option in java_command(dist, tmp_path, "Main", [])
 
 
 @pytest.mark.kafka
