@@ -28,9 +28,9 @@ pytestmark = pytest.mark.process
 LARGE = b"x" * 300_000
 
 
-@pytest.fixture
-def tools(tmp_path: Path) -> Tools:
-    made = make_tools(tmp_path)
+@pytest.fixture(scope="module")
+def tools(tmp_path_factory: pytest.TempPathFactory) -> Tools:
+    made = make_tools(tmp_path_factory.mktemp("tools"))
     assert made.language == "C", "There is no C compiler; on Debian and Ubuntu: apt install gcc"
     return made
 

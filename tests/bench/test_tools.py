@@ -26,13 +26,14 @@ if TYPE_CHECKING:
 TOPICS = Case("any", 100, 1).site.topic_names
 
 
-@pytest.fixture(params=["C", "Python"])
-def tools(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tools:
-    if request.param == "Python":
-        monkeypatch.setattr(shutil, "which", lambda _: None)
-    elif not shutil.which("cc"):
-        pytest.fail("There is no C compiler; on Debian and Ubuntu: apt install gcc")
-    made = make_tools(tmp_path)
+@pytest.fixture(params=["C", "Python"], scope="module")
+def tools(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Tools:
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param == "Python":
+            patch.setattr(shutil, "which", lambda _: None)
+        elif not shutil.which("cc"):
+            pytest.fail("There is no C compiler; on Debian and Ubuntu: apt install gcc")
+        made = make_tools(tmp_path_factory.mktemp("tools"))
     assert made.language == request.param
     return made
 

@@ -23,12 +23,12 @@ broker = broker_fixture(brokers=BROKERS, strict=True)
 
 
 def test_chaos_leaves_no_message_lost_duplicated_or_reordered(tmp_path: Path, broker: DevBroker) -> None:
-    run_chaos(Run(129, 20, 200), Embedded(broker, BROKERS), tmp_path)
+    run_chaos(Run(129, 12, 120), Embedded(broker, BROKERS), tmp_path)
 
 
 def test_each_partition_keeps_the_order_while_topics_grow(tmp_path: Path, broker: DevBroker) -> None:
     """No partition replaces another, so messages with different keys keep their order too."""
-    report = run_chaos(Run(156, 20, 200, LEADER_PRESERVING), Embedded(broker, BROKERS), tmp_path)
+    report = run_chaos(Run(156, 12, 120, LEADER_PRESERVING), Embedded(broker, BROKERS), tmp_path)
     assert any(" partitions for " in fault for fault in report.outcome.faults)
 
 
@@ -37,7 +37,7 @@ def test_chaos_loses_nothing_with_pure_kernels(
 ) -> None:
     """An install without a compiler has pure kernels; the other runs use compiled ones if they exist."""
     monkeypatch.setenv("BRUCE_KERNELS", "pure")
-    run_chaos(Run(131, 10, 100), Embedded(broker, BROKERS), tmp_path)
+    run_chaos(Run(131, 8, 80), Embedded(broker, BROKERS), tmp_path)
     assert "It uses pure Python kernels" in (tmp_path / "log").read_text()
 
 

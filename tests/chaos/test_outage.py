@@ -24,12 +24,12 @@ def test_a_trickle_loses_nothing_when_the_daemon_is_killed(tmp_path: Path) -> No
 
 
 def test_a_killed_daemon_with_a_full_slab_resumes_its_delivery(tmp_path: Path) -> None:
-    report = run_outage(Outage(seconds=4, rate=0, kills=1, slab="8m", largest=20_000), tmp_path)
+    report = run_outage(Outage(seconds=2, rate=0, kills=1, slab="8m", largest=20_000), tmp_path)
     assert report.discarded > 100
     assert report.lost_with_socket <= MAX_QUEUED
 
 
 def test_full_load_blocks_senders_when_configured(tmp_path: Path) -> None:
-    report = run_outage(Outage(seconds=3, rate=0, slab="8m", when_full="block"), tmp_path)
+    report = run_outage(Outage(seconds=2, rate=0, slab="8m", when_full="block"), tmp_path)
     assert report.discarded == report.lost_with_socket == 0
     assert sum(report.sent.values()) == report.received

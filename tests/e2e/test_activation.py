@@ -13,7 +13,7 @@ from bruce_mp.client import DatagramClient, StreamClient, TcpClient
 from support import processes
 from support.daemon import Daemon
 from support.daemon_runs import Sender, run_until_exit
-from support.read_back import broker_fixture, read_back, values_in
+from support.read_back import broker_fixture, read_back, values_in, wait_for_records
 from support.traffic import Load, assert_all_there
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def test_a_sender_sees_no_error_over_restarts_and_a_kill(daemon: Daemon, broker:
         daemon.kill_supervisor()
         daemon.start()
         load = sender.stop()
-        daemon.wait_for(lambda: sum(map(len, read_back(broker, TOPICS).values())) >= load.total, "all messages", 60)
+        wait_for_records(broker, load.total)
         daemon.wait_settled(1)
     assert sender.refusal is None
     assert_all_there(load, read_back(broker, TOPICS))

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.process
 
 TOPICS: Final = ("red", "green", "blue")
-LOAD: Final = Load(TOPICS, senders=2, messages=20_000, smallest=10, largest=300)
+LOAD: Final = Load(TOPICS, senders=2, messages=8000, smallest=10, largest=300)
 READINGS: Final = 100
 broker = broker_fixture(topics=dict.fromkeys(TOPICS, 3))
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.process, pytest.mark.usefixtures("unforked")]
 
-TOPIC: Final = "t"
+TOPICS: Final = ("signals", "upgrade")
 EVERY_S: Final = 0.003
 WITHIN_S: Final = 60
 FAILING: Final = """
@@ -99,14 +99,14 @@ class Shower(Thread):
         self.join()
 
 
-broker = broker_fixture(topics={TOPIC: 1})
+broker = broker_fixture(topics=dict.fromkeys(TOPICS, 1), scope="module")
 
 
-def deliver(daemon: Daemon, broker: DevBroker) -> None:
+def deliver(daemon: Daemon, broker: DevBroker, topic: str) -> None:
     values = [b"%d" % number for number in range(10)]
-    daemon.send(TOPIC, *values)
+    daemon.send(topic, *values)
     assert daemon.wait_settled(10).delivered == 10
-    assert values_in(broker, TOPIC) == values
+    assert values_in(broker, topic) == values
 
 
 def test_the_daemon_handles_signals_from_its_first_moment(tmp_path: Path, broker: DevBroker) -> None:
@@ -119,7 +119,7 @@ def test_the_daemon_handles_signals_from_its_first_moment(tmp_path: Path, broker
         counters = daemon.counters()
         assert counters["GotLogfileReopenRequest"] > 0
         daemon.wait_for(lambda: not blocked_anywhere(daemon), "no process to block signals", WITHIN_S)
-        deliver(daemon, broker)
+        deliver(daemon, broker, "signals")
 
 
 def test_an_upgrade_requested_during_the_start_is_done(tmp_path: Path, broker: DevBroker) -> None:
@@ -133,7 +133,7 @@ def test_an_upgrade_requested_during_the_start_is_done(tmp_path: Path, broker: D
                 "the upgrade",
                 WITHIN_S,
             )
-            deliver(daemon, broker)
+            deliver(daemon, broker, "upgrade")
             assert mask_of(daemon.pid, "SigBlk") == set()
 
 

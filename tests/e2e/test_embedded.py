@@ -20,7 +20,7 @@ pytestmark = pytest.mark.process
 
 TOPICS = tuple(f"topic-{number}" for number in range(6))
 VICTIMS = ("input", "router", "dispatcher-0", "status")
-KILLS = 3
+KILLS = 2
 BLOCKING = {"input.unix_datagram.when_full": "block"}
 """The loads do not fit in the slab at once, and a busy machine may take seconds to start the dispatchers."""
 broker = broker_fixture(brokers=3, topics=dict.fromkeys(TOPICS, 4))
@@ -36,7 +36,7 @@ def finish(load: Load, daemon: Daemon, broker: DevBroker, senders: list[subproce
 
 
 def test_every_message_arrives_once_and_in_order(tmp_path: Path, broker: DevBroker) -> None:
-    load = Load(TOPICS, senders=3, messages=4000, largest=50_000)
+    load = Load(TOPICS, senders=3, messages=2000, largest=50_000)
     with Daemon(tmp_path, broker.bootstrap, BLOCKING) as daemon:
         finish(load, daemon, broker, start_senders(load, daemon.socket_path))
         assert daemon.terminate() == 0
@@ -44,7 +44,7 @@ def test_every_message_arrives_once_and_in_order(tmp_path: Path, broker: DevBrok
 
 
 def test_a_killed_process_restarts_without_loss(tmp_path: Path, broker: DevBroker) -> None:
-    load = Load(TOPICS, senders=2, messages=30_000, largest=500)
+    load = Load(TOPICS, senders=2, messages=10_000, largest=500)
     with Daemon(tmp_path, broker.bootstrap, BLOCKING) as daemon:
         senders = start_senders(load, daemon.socket_path)
         for number, victim in enumerate(VICTIMS * KILLS, start=1):

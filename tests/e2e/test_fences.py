@@ -142,15 +142,19 @@ def test_a_hundred_interleaved_attempts_are_delivered_or_discarded_whole(tmp_pat
 
 
 SMALL: Final = {"slab.size": "8m", "input.streams.workers": 1}
-LARGE: Final = 20_000
-"""Messages of 900 bytes and more: twice the slab."""
+LARGE: Final = 10_000
+SIZE: Final = 1_800
+"""Bytes of a message of an attempt that is larger than the slab: two fit in a chunk."""
+
+
+ATTEMPTS: Final = 6
 
 
 def send_large(client: socket.socket, who: int, begin: bytes = BEGIN, count: int = LARGE) -> None:
     """Begin an attempt; by default it is larger than the slab."""
     client.sendall(begin)
     for start in range(0, count, 100):
-        client.sendall(b"".join(message(who, number, 900) for number in range(start, start + 100)))
+        client.sendall(b"".join(message(who, number, SIZE) for number in range(start, start + 100)))
     assert ask(client, 1, Level.RECEIVED).received == count
 
 
@@ -266,7 +270,7 @@ def test_a_unique_attempt_is_delivered_once_over_kills(tmp_path: Path, broker: D
     """
     chosen, repeated = random.Random(1), 0
     with daemon_in(tmp_path, broker, **{"input.streams.spill_dir": tmp_path}) as daemon:
-        for number in range(8):
+        for number in range(ATTEMPTS):
             name = f"job/{number}"
             frames = encode_begin(name, is_unique=True) + b"".join(message(number, n) for n in range(200))
             with connect(daemon) as connection:
@@ -287,10 +291,10 @@ def test_a_unique_attempt_is_delivered_once_over_kills(tmp_path: Path, broker: D
                     with contextlib.suppress(ConnectionError):  # the first end frame may be read only now
                         assert ask(connection).delivered == 200
         books = daemon.wait_settled(0)
-    assert read_back(broker) == [(number, n) for number in range(8) for n in range(200)]
-    assert books.delivered == 8 * 200
+    assert read_back(broker) == [(number, n) for number in range(ATTEMPTS) for n in range(200)]
+    assert books.delivered == ATTEMPTS * 200
     assert books.discarded.keys() <= {"ABANDONED_ATTEMPT"}
-    assert 0 < repeated < 8
+    assert 0 < repeated < ATTEMPTS
 
 
 def _send_end(connection: socket.socket) -> None:

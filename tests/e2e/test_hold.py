@@ -16,9 +16,7 @@ from bruce_mp.supervisor.upgrade.upgrade_note import UpgradeStage, read_note
 from support.daemon import Daemon
 from support.daemon_runs import Sender, run_until_exit
 from support.hold import Hold
-from support.installation import Installation
-from support.processes import wait_until
-from support.read_back import broker_fixture, read_back, values_in
+from support.read_back import broker_fixture, read_back, values_in, wait_for_records
 from support.traffic import Load, assert_all_there
 
 if TYPE_CHECKING:
@@ -30,7 +28,7 @@ pytestmark = pytest.mark.process
 
 TOPICS: Final = ("red", "green")
 KEPT: Final = "bruce hold keeps the listening sockets open."
-KILLS: Final = int(os.environ.get("BRUCE_HOLD_KILLS", "5"))
+KILLS: Final = int(os.environ.get("BRUCE_HOLD_KILLS", "3"))
 ENDLESS: Final = Load(TOPICS, senders=1, messages=10**9, largest=300)
 broker = broker_fixture(topics=dict.fromkeys(TOPICS, 2))
 
@@ -54,7 +52,7 @@ def connect_stream(daemon: Daemon) -> None:
 def finish(daemon: Daemon, broker: DevBroker, sender: Sender) -> None:
     """Stop the sender, and compare all records with what it sent."""
     load = sender.stop()
-    daemon.wait_for(lambda: sum(map(len, read_back(broker, TOPICS).values())) >= load.total, "all messages", 120)
+    wait_for_records(broker, load.total, 120)
     books = daemon.wait_settled(load.total)
     assert sender.refusal is None
     assert (books.received, books.delivered) == (load.total, load.total)

@@ -497,7 +497,7 @@ class Reloading(threading.Thread):
 
 
 def test_reloads_under_load_with_killed_processes_lose_or_reorder_nothing(tmp_path: Path) -> None:
-    load = Load(TOPICS, senders=2, messages=15_000, largest=500)
+    load = Load(TOPICS, senders=2, messages=8000, largest=500)
     settings = {"input.unix_datagram.when_full": "block"}
     rng = random.Random(8)
     with (

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-import bruce_mp
 from bruce_mp.cli.commands import main
 from bruce_mp.protocol.client.discard_line import parse_line
 from bruce_mp.slab import layout as lay
 from support.daemon import Daemon
+from support.installation import Installation
 from support.read_back import broker_fixture, read_back
 from support.traffic import Load, assert_all_there, messages_of, send_all
 
@@ -109,14 +109,8 @@ def test_another_release_with_the_same_layout_adopts_the_slab(tmp_path: Path, br
     with Daemon(tmp_path, broker.bootstrap, {"delivery.shutdown_max_delay_ms": 100}) as daemon:
         hold_a_load(daemon, broker)
         assert daemon.terminate() == 0
-        daemon.start(package=another_release(tmp_path / "upgrade"))
-        assert "bruce 999.0 starts" in daemon.log()
+        installed = Installation(tmp_path / "upgrade")
+        installed.set_version("999.0.0")
+        daemon.start(installed.path)
+        assert "bruce 999.0.0 starts" in daemon.log()
         assert_adopted_and_delivered(daemon, broker)
-
-
-def another_release(directory: Path) -> Path:
-    """Copy the package and return the path of the copy."""
-    source = Path(bruce_mp.__file__).parent
-    shutil.copytree(source, directory / source.name, ignore=shutil.ignore_patterns("__pycache__"))
-    (directory / source.name / "__init__.py").write_text('__version__ = "999.0"\n')
-    return directory

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.process
 
 HEALTHY: Final = "healthy"
-MESSAGES: Final = 2_400
+MESSAGES: Final = 1_200
 RATE: Final = 800
 STUCK_RATE: Final = 4_000
 """Rate of stuck topics in messages per second, once their shares are full."""

@@ -59,13 +59,19 @@ class Environments:
         self.link.symlink_to(self.path(version))
 
 
-@pytest.fixture
-def environments(tmp_path: Path) -> Environments:
-    environments = Environments(tmp_path)
+@pytest.fixture(scope="module")
+def created(tmp_path_factory: pytest.TempPathFactory) -> Environments:
+    environments = Environments(tmp_path_factory.mktemp("environments"))
     for version in (OLD, NEW):
         environments.create(version)
-    environments.choose(OLD)
     return environments
+
+
+@pytest.fixture
+def environments(created: Environments) -> Environments:
+    """Return the environments with the link to the old version."""
+    created.choose(OLD)
+    return created
 
 
 @pytest.fixture

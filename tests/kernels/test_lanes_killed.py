@@ -36,9 +36,18 @@ def regions(slab: Slab) -> list[range]:
     ]
 
 
-BEFORE: list[Message] = [(b"t1", b"before", b"k", None), (b"t2", bytes(3000), b"", None)]
+BEFORE: list[Message] = [
+    (b"t1", b"before", b"k", None),
+    (b"t2", bytes(3000), b"", None),
+    (b"unnumbered", b"", b"", None),
+]
 BATCHES: dict[str, list[Message]] = {
-    "appended to open runs": [(b"t1", b"a", b"", None), (b"t2", b"b", b"k", None), (b"t1", b"c", b"", None)],
+    "appended to open runs": [
+        (b"t1", b"a", b"", None),
+        (b"t2", b"b", b"k", None),
+        (b"unnumbered", b"c", b"", None),
+        (b"t1", b"d", b"", None),
+    ],
     "over the end of chunks": [(b"t2", bytes([i]) * 3000, b"", None) for i in range(7)],
     "topics without a number": [(b"new", b"a", b"", None), (b"other", b"b", b"", 7), (b"new", b"c", b"", None)],
     "keys of several lanes": [(b"t1", bytes([i]), b"", i) for i in range(6)],
@@ -46,10 +55,15 @@ BATCHES: dict[str, list[Message]] = {
 }
 
 
-FOR_COMPILED: Final = ("appended to open runs", "topics without a number", "a span")
+FOR_COMPILED: Final[dict[str, tuple[pytest.MarkDecorator, ...]]] = {
+    "appended to open runs": (),
+    "topics without a number": (pytest.mark.soak,),  # they open chunks, which no kernel does
+    "a span": (),
+}
+"""Batches, and the marks of their tests."""
 CASES: Final = [
     *(("pure", name) for name in BATCHES),
-    *(("compiled", name) for name in FOR_COMPILED if "compiled" in VARIANTS),
+    *(pytest.param("compiled", name, marks=marks) for name, marks in FOR_COMPILED.items() if "compiled" in VARIANTS),
 ]
 
 

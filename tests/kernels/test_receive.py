@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 SLOT: Final = 4096
 GEOMETRY: Final = Geometry(chunks=4096, topics=16, partitions=16, landing_slots=8, landing_slot_size=SLOT)
-KILLS: Final = 20
-MESSAGES: Final = 80_000
+KILLS: Final = 12
+MESSAGES: Final = 48_000
 
 
 @pytest.fixture

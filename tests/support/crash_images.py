@@ -9,6 +9,7 @@ than one word is not one machine instruction. So some prefixes of its 4-byte wor
 
 from __future__ import annotations
 
+import ctypes
 import dis
 import sys
 from itertools import pairwise
@@ -32,6 +33,9 @@ _STORES_NOTHING: Final = tuple(
 )
 _CAN_STORE: Final = frozenset(number for name, number in dis.opmap.items() if not name.startswith(_STORES_NOTHING))
 """Instructions that call C code or assign to an item; calls of Python functions have instructions of their own."""
+
+_compare_memory: Final = ctypes.CDLL(None).memcmp
+_compare_memory.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_size_t]
 
 Store = list[tuple[int, int]]
 """File offsets of 8-byte words and their new values, in order of place."""
@@ -93,6 +97,7 @@ class Recorder:
     def __init__(self, slab: Slab, regions: Sequence[range]) -> None:
         self._slab = slab
         self.seen = {region: self._read(region) for region in regions}
+        self._addresses = {region: _address_of(slab, region) for region in regions}
         self.stores: list[Store] = []
         self._may_have_stored = True
 
@@ -110,9 +115,8 @@ class Recorder:
 
     def record_stores(self) -> None:
         for region, before in self.seen.items():
-            now = self._read(region)
-            if now != before:
-                self.seen[region] = now
+            if _compare_memory(self._addresses[region], before, len(before)):
+                self.seen[region] = now = self._read(region)
                 self._append(region, before, now)
 
     def _append(self, region: range, before: bytes, now: bytes) -> None:
@@ -120,6 +124,11 @@ class Recorder:
         cuts = sorted({len(store) * tear // _TEARS for tear in range(1, _TEARS)} - {0, len(store)})
         edges = [0, *cuts, len(store)]
         self.stores += [store[start:stop] for start, stop in pairwise(edges)]
+
+
+def _address_of(slab: Slab, region: range) -> int:
+    """Return the address of a region in this process."""
+    return ctypes.addressof(ctypes.c_char.from_buffer(slab.view, region.start))
 
 
 def _changed_words(before: bytes, now: bytes) -> Iterator[tuple[int, int]]:

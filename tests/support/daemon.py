@@ -35,7 +35,6 @@ from bruce_mp.supervisor.run_dir import HTTP_ADDRESS, TCP_ADDRESS
 from bruce_mp.telemetry.books import counter_total, read_books
 from bruce_mp.telemetry.counters import Counter
 from support import processes
-from support.activated import activated
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -113,10 +112,8 @@ class Daemon:
         overrides = [f"--set={key}={value}" for key, value in self._settings.items()]
         command = [*processes.BRUCE, "run", "--config", str(self.config_path), *overrides]
         env = None if package is None else {**os.environ, "PYTHONPATH": str(package), "PYTHONSAFEPATH": "1"}
-        command = [*self.prefix, *activated(command, self.handed_over)]
-        inherited = [handed.fileno() for handed in self.handed_over.values()]
         with self.log_path.open("ab") as log:
-            self._process = processes.spawn(command, output=log, env=env, pass_fds=inherited)
+            self._process = processes.spawn([*self.prefix, *command], output=log, env=env, sockets=self.handed_over)
         processes.long_lived.add(self._process.pid)
         self.wait_for(self._is_up, "the daemon to start", START_S)
         return self
@@ -230,9 +227,8 @@ class Daemon:
         """Return the pids of the daemon's processes by name, from the process table."""
         assert self._process is not None
         try:
-            children = psutil.Process(self._process.pid).children()
-            titles = {child.pid: " ".join(child.cmdline()).strip() for child in children}
-        except psutil.Error:
+            titles = {pid: processes.title_of(pid) for pid in processes.children_of(self._process.pid)}
+        except OSError:  # one has just ended
             return {}
         return {title.removeprefix("bruce: "): pid for pid, title in titles.items() if title.startswith("bruce: ")}
 

@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from bruce_mp.client import DatagramClient, SendError
 from support import processes
-from support.activated import activated
-from support.as_user import without_privilege
 from support.traffic import messages_of, send_message
 
 if TYPE_CHECKING:
@@ -41,12 +39,10 @@ def run_until_exit(
     The daemon is subject to file permissions, even if the tests run as root.
     """
     overrides = [f"--set={key}={value}" for key, value in (settings or {}).items()]
-    daemon = [*processes.BRUCE, "run", "--config", str(config), *overrides]
-    command = activated(without_privilege(daemon), handed_over or {})
-    inherited = [handed.fileno() for handed in (handed_over or {}).values()]
+    command = [*processes.BRUCE, "run", "--config", str(config), *overrides]
     output = config.with_suffix(".output")
     with output.open("wb") as file:
-        process = processes.spawn(command, output=file, pass_fds=inherited)
+        process = processes.spawn(command, output=file, sockets=handed_over, is_privileged=False)
     try:
         return FinishedDaemon(process.wait(processes.time_limit(WITHIN_S)), output.read_text(errors="replace"))
     except subprocess.TimeoutExpired:

@@ -19,7 +19,7 @@ import signal
 import sys
 import time
 from itertools import islice
-from pathlib import Path
+from pathlib import Path  # noqa: TC003 - msgspec reads the annotation
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -98,9 +98,7 @@ class EndlessSenders:
     def _start(self, number: int) -> subprocess.Popen[bytes]:
         task = _Task(self._daemon.socket_path, self._load, number, self._rate, self._report(number), self._flusher)
         self._report(number).unlink(missing_ok=True)
-        words = [sys.executable, __file__, msgspec.json.encode(task, enc_hook=str).decode()]
-        env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
-        return processes.spawn(words, output=sys.stderr.fileno(), env=env)
+        return processes.spawn_sender("endless_senders", msgspec.json.encode(task, enc_hook=str).decode())
 
     def progress(self) -> dict[int, int]:
         """Return the number of messages that the kernel has accepted from each sender."""

@@ -1,17 +1,18 @@
 """Programs of `bruce` that start as forks of a process with their modules, in a fraction of the CPU time of a new one.
 
     FORK_SERVER.enable()                                           for the rest of the session, by `conftest.py`
-    FORK_SERVER.start("bruce_mp", ["run", ...], stdin=..., ...)    by `processes.spawn` and `DevBroker`
+    FORK_SERVER.start("bruce_mp", ["run", ...], stdin=..., ...)    by `processes.spawn`, `DevBroker`, senders
     python -P fork_server.py DESCRIPTOR                            the server, which the first start begins
 
 A forked program is a child of the session, as if `subprocess` had started it: its own parent ends at once, and the
 session adopts orphans (`processes.become_subreaper`).  The kernel kills it when the session ends.  A program is not
-forked if it has another environment than the session had at first, inherits descriptors, or has a wrapper.
+forked if it has another environment than the session had at first, or a wrapper.
 """
 
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import gc
 import importlib
 import os
@@ -23,6 +24,7 @@ import subprocess
 import sys
 import time
 from contextlib import ExitStack, suppress
+from pathlib import Path
 from typing import IO, TYPE_CHECKING, Final, NoReturn, cast
 
 import msgspec
@@ -32,24 +34,38 @@ from bruce_mp.devbroker import control
 from bruce_mp.supervisor.processes.programs import PROGRAMS
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
 __all__ = ["FORK_SERVER", "ForkedProcess", "start_broker"]
 
-PRELOADED: Final = ("bruce_mp.cli.run", "bruce_mp.devbroker.process", *PROGRAMS)
+PRELOADED: Final = ("bruce_mp.cli.run", "bruce_mp.client", "bruce_mp.devbroker.process", *PROGRAMS)
+TESTS: Final = Path(__file__).parents[1]
 PR_SET_PDEATHSIG: Final = 1
 MESSAGE_MAX: Final = 1 << 20
+DESCRIPTORS_MAX: Final = 16
+FIRST_SOCKET: Final = 3
+"""The descriptor of the first socket of a service manager, see sd_listen_fds(3)."""
+ABOVE_ALL: Final = 500
+"""More than any descriptor in use, so that no copy replaces another."""
+CAPABILITIES_3: Final = 0x20080522
+BEYOND_PERMISSIONS: Final = 0b110
+"""The bits of CAP_DAC_OVERRIDE and CAP_DAC_READ_SEARCH."""
 OF_TEST: Final = "PYTEST_CURRENT_TEST"
 """A variable that pytest changes for each test, and that no program reads."""
 
 
 class Request(msgspec.Struct, frozen=True):
-    """A program to start: `python -m MODULE ARGUMENTS`, as a child of the process `parent`."""
+    """A program to start: `python -m MODULE ARGUMENTS`, as a child of the process `parent`.
+
+    `sockets` are the names of its sockets from a service manager.
+    """
 
     module: str
     arguments: list[str]
     directory: str
     parent: int
+    sockets: list[str]
+    is_privileged: bool
 
 
 class ForkedProcess:
@@ -125,26 +141,41 @@ class ForkServer:
             self._connection.close()
             self._server.wait()
 
-    def can_start(self, env: Mapping[str, str] | None = None, pass_fds: Collection[int] = ()) -> bool:
-        """Return True if a program with this environment (None: the session's) and these descriptors may be forked."""
-        return self.is_enabled and env is None and not pass_fds and _environment() == self._environment
+    def can_start(self, env: Mapping[str, str] | None = None) -> bool:
+        """Return True if a program with this environment (None: the session's) may be forked."""
+        return self.is_enabled and env is None and _environment() == self._environment
 
-    def start(self, module: str, arguments: Sequence[str], *, stdin: int, stdout: int, stderr: int) -> ForkedProcess:
-        """Start a program. `stdin` and `stdout` are descriptors, DEVNULL or PIPE; `stderr` a descriptor or STDOUT."""
+    def start(
+        self,
+        module: str,
+        arguments: Sequence[str],
+        *,
+        stdin: int,
+        stdout: int,
+        stderr: int,
+        sockets: Mapping[str, socket.socket] | None = None,
+        is_privileged: bool = True,
+    ) -> ForkedProcess:
+        """Start a program. `stdin` and `stdout` are descriptors, DEVNULL or PIPE; `stderr` a descriptor or STDOUT.
+
+        It gets `sockets` as from systemd. One that is not `is_privileged` is subject to file permissions, even as root.
+        """
         sys.audit("support.fork_server.start", module, tuple(arguments))  # see `ProcessGuard`
+        passed = sockets or {}
         with ExitStack() as stack:
             read, our_stdin = _stream(stack, stdin, is_input=True)
             write, our_stdout = _stream(stack, stdout, is_input=False)
             streams = [read, write, write if stderr == subprocess.STDOUT else stderr]
-            request = Request(module, list(arguments), os.getcwd(), os.getpid())  # noqa: PTH109
-            return ForkedProcess(self._fork(request, streams), arguments, our_stdin, our_stdout)
+            request = Request(module, list(arguments), os.getcwd(), os.getpid(), list(passed), is_privileged)  # noqa: PTH109
+            descriptors = [*streams, *(each.fileno() for each in passed.values())]
+            return ForkedProcess(self._fork(request, descriptors), arguments, our_stdin, our_stdout)
 
-    def _fork(self, request: Request, streams: Sequence[int]) -> int:
+    def _fork(self, request: Request, descriptors: Sequence[int]) -> int:
         if self._server is None:
             end = self._server_end.fileno()
             self._server = subprocess.Popen([sys.executable, "-P", __file__, str(end)], pass_fds=[end])
             self._server_end.close()  # so the server's end is the end of the connection
-        socket.send_fds(self._connection, [msgspec.json.encode(request)], streams)
+        socket.send_fds(self._connection, [msgspec.json.encode(request)], descriptors)
         answer = self._connection.recv(MESSAGE_MAX)
         assert answer, "The fork server has ended."
         return int(answer)
@@ -182,39 +213,61 @@ def _stream(stack: ExitStack, wanted: int, *, is_input: bool) -> tuple[int, IO[b
 
 # --- the server ------------------------------------------------------------------------------------------------------
 def serve(connection: socket.socket) -> tuple[Request, list[int]] | None:
-    """Fork for each request. Return the request and its streams in the fork, and None when the session ends."""
+    """Fork for each request. Return the request and its descriptors in the fork, and None when the session ends."""
     while True:
-        data, streams, _, _ = socket.recv_fds(connection, MESSAGE_MAX, 3)
+        data, descriptors, _, _ = socket.recv_fds(connection, MESSAGE_MAX, DESCRIPTORS_MAX)
         if not data:
             return None
         read, write = os.pipe()
         if (between := os.fork()) == 0:
             if (pid := os.fork()) == 0:
-                return msgspec.json.decode(data, type=Request), streams
+                return msgspec.json.decode(data, type=Request), descriptors
             os.write(write, str(pid).encode())
             os._exit(0)
         os.waitpid(between, 0)
         connection.send(os.read(read, 20))
-        for descriptor in (read, write, *streams):
+        for descriptor in (read, write, *descriptors):
             os.close(descriptor)
 
 
-def run(request: Request, streams: Sequence[int]) -> NoReturn:
-    """Become the program, with its standard streams as the only descriptors."""
+def run(request: Request, descriptors: Sequence[int]) -> NoReturn:
+    """Become the program, with its standard streams and sockets as the only descriptors."""
     while (parent := os.getppid()) != request.parent:
         if parent == 1:
             os._exit(1)  # the session has ended
         time.sleep(0.0005)
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    for number, descriptor in enumerate(streams):
-        os.dup2(descriptor, number)
-    os.closerange(3, os.sysconf("SC_OPEN_MAX"))
+    _keep_only(descriptors)
+    if request.sockets:
+        names = ":".join(request.sockets)
+        os.environ.update(LISTEN_PID=str(os.getpid()), LISTEN_FDS=str(len(request.sockets)), LISTEN_FDNAMES=names)
+    if not request.is_privileged:
+        _drop_privilege()
+    if request.module.startswith("support."):
+        sys.path.insert(0, str(TESTS))
     os.chdir(request.directory)
     sys.orig_argv = [sys.executable, "-m", request.module, *request.arguments]
     setproctitle(" ".join(sys.orig_argv))
     sys.argv[1:] = request.arguments
     runpy.run_module(request.module, run_name="__main__", alter_sys=True)
     sys.exit()
+
+
+def _keep_only(descriptors: Sequence[int]) -> None:
+    """Give the descriptors the numbers from 0, and close all others."""
+    copies = [fcntl.fcntl(each, fcntl.F_DUPFD, ABOVE_ALL) for each in descriptors]
+    for number, descriptor in enumerate(copies):
+        os.dup2(descriptor, number)
+    os.closerange(len(copies), os.sysconf("SC_OPEN_MAX"))
+
+
+def _drop_privilege() -> None:
+    """Become subject to file permissions, even as root."""
+    libc = ctypes.CDLL(None)
+    header, data = (ctypes.c_uint32 * 2)(CAPABILITIES_3, 0), (ctypes.c_uint32 * 6)()
+    libc.capget(header, data)
+    data[0] &= ~BEYOND_PERMISSIONS  # effective
+    libc.capset(header, data)
 
 
 def main() -> None:

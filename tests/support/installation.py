@@ -20,7 +20,8 @@ class Installation:
     def __init__(self, directory: Path) -> None:
         self.path = directory
         self.package = directory / "bruce_mp"
-        ignored = shutil.ignore_patterns("__pycache__", "*.c", "spark", "devbroker")
+        ignored = shutil.ignore_patterns("*.c", "spark", "devbroker")
+        # Compiled files stay valid, because the copies keep their times, and spare seconds at each start.
         shutil.copytree(PACKAGE, self.package, ignore=ignored)
         (self.package / "devbroker").symlink_to(PACKAGE / "devbroker")
 

@@ -21,6 +21,8 @@ __all__ = ["run_in_steps"]
 TRACEME: Final = 0
 CONTINUE: Final = 7
 SINGLESTEP: Final = 9
+AFTER_STEP: Final = signal.SIGTRAP << 8 | 0x7F
+"""The status of a process that has stopped after a step, see `WIFSTOPPED` in waitpid(2)."""
 
 
 def run_in_steps(action: Callable[[], object], on_step: Callable[[], None]) -> int:
@@ -57,13 +59,13 @@ def _run_between_stops(action: Callable[[], object]) -> NoReturn:
 def _step_through(pid: int, on_step: Callable[[], None]) -> tuple[int, int]:
     """Return the number of steps between the two stops, and the fork's exit status."""
     os.waitpid(pid, 0)
-    steps, stopped_by = 0, signal.SIGTRAP
-    while stopped_by == signal.SIGTRAP:
+    steps, status = 0, AFTER_STEP
+    while status == AFTER_STEP:
         _ptrace(SINGLESTEP, pid)
         _, status = os.waitpid(pid, 0)
         if not os.WIFSTOPPED(status):
             return steps, status
-        steps, stopped_by = steps + 1, signal.Signals(os.WSTOPSIG(status))
+        steps += 1
         on_step()
     _ptrace(CONTINUE, pid)
     return steps, os.waitpid(pid, 0)[1]

@@ -24,9 +24,12 @@ from typing import IO, TYPE_CHECKING, Final, cast
 
 import psutil
 
+from support.activated import activated
+from support.as_user import without_privilege
 from support.fork_server import FORK_SERVER
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 PR_SET_CHILD_SUBREAPER: Final = 36
@@ -46,20 +49,42 @@ def spawn(
     *,
     output: IO[bytes] | int = subprocess.DEVNULL,
     env: Mapping[str, str] | None = None,
-    pass_fds: Collection[int] = (),
     input: int = subprocess.DEVNULL,  # noqa: A002 - as subprocess has it
+    sockets: Mapping[str, socket.socket] | None = None,
+    is_privileged: bool = True,
 ) -> subprocess.Popen[bytes]:
-    """Start `command` (first word: a path) with both outputs to `output`; it inherits the descriptors of `pass_fds`.
+    """Start `command` (first word: a path) with both outputs to `output`, and with `sockets` as from systemd.
 
-    Call it from a thread that lives as long as the process should: the kernel takes the thread for the parent.
+    One that is not `is_privileged` is subject to file permissions, even as root.  Call it from a thread that lives as
+    long as the process should: the kernel takes the thread for the parent.
     """
-    words = list(map(str, command))
-    if tuple(words[:4]) == (*BRUCE, "run") and input == subprocess.DEVNULL and FORK_SERVER.can_start(env, pass_fds):
+    words, passed = list(map(str, command)), sockets or {}
+    if _can_fork(words) and input == subprocess.DEVNULL and FORK_SERVER.can_start(env):
         number = output if isinstance(output, int) else output.fileno()
-        forked = FORK_SERVER.start("bruce_mp", words[3:], stdin=input, stdout=number, stderr=subprocess.STDOUT)
+        forked = FORK_SERVER.start(
+            words[2], words[3:], stdin=input, stdout=number, stderr=subprocess.STDOUT, sockets=passed,
+            is_privileged=is_privileged,
+        )  # fmt: skip
         return cast("subprocess.Popen[bytes]", forked)
-    wrapped = [sys.executable, "-I", "-S", WRAPPER, str(os.getpid()), *command]
-    return subprocess.Popen(wrapped, stdin=input, stdout=output, stderr=subprocess.STDOUT, env=env, pass_fds=pass_fds)
+    wrapped = activated(words if is_privileged else without_privilege(words), passed)
+    return subprocess.Popen(
+        [sys.executable, "-I", "-S", str(WRAPPER), str(os.getpid()), *wrapped], stdin=input, stdout=output,
+        stderr=subprocess.STDOUT, env=env, pass_fds=[each.fileno() for each in passed.values()],
+    )  # fmt: skip
+
+
+def spawn_sender(module: str, *arguments: str) -> subprocess.Popen[bytes]:
+    """Start a module of `tests/support` that sends messages."""
+    words = [sys.executable, "-m", f"support.{module}", *arguments]
+    env = None if FORK_SERVER.can_start() else {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    return spawn(words, output=sys.stderr.fileno(), env=env)
+
+
+def _can_fork(words: Sequence[str]) -> bool:
+    """Return True for a daemon, `bruce hold`, and a module of tests."""
+    python, option, module, command, *_ = [*words, "", "", "", ""]
+    is_bruce = module == "bruce_mp" and command in {"run", "hold"}
+    return (python, option) == BRUCE[:2] and (is_bruce or module.startswith("support."))
 
 
 def run_program(*command: str | Path, time_limit_s: float, directory: Path | None = None, **environment: str) -> str:
@@ -87,6 +112,17 @@ def become_subreaper() -> None:
 def descendants() -> set[psutil.Process]:
     """Return the living descendants of this process."""
     return {process for process in psutil.Process().children(recursive=True) if _is_of_test(process)}
+
+
+def children_of(pid: int) -> list[int]:
+    """Return the pids of a process's children, without the look at all processes that psutil takes."""
+    tasks = Path(f"/proc/{pid}/task").iterdir()
+    return [int(child) for task in tasks for child in (task / "children").read_text().split()]
+
+
+def title_of(pid: int) -> str:
+    """Return the command line of a process; empty for one that has ended."""
+    return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
 
 
 def may_stay(process: psutil.Process) -> bool:

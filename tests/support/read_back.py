@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import pytest
 
 from bruce_mp.devbroker.control import DevBroker
+from support import processes
 from support.traffic import Seen
 
 if TYPE_CHECKING:
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from support.kafka_cluster import KafkaCluster
     from support.kafka_reader import Record
 
-__all__ = ["broker_fixture", "read_back", "read_back_kafka", "records_in", "values_in"]
+__all__ = ["broker_fixture", "read_back", "read_back_kafka", "records_in", "values_in", "wait_for_records"]
 
 
 def broker_fixture(*, scope: Literal["function", "module"] = "function", **options: Any) -> Any:
@@ -28,6 +29,11 @@ def broker_fixture(*, scope: Literal["function", "module"] = "function", **optio
             yield running
 
     return broker
+
+
+def wait_for_records(broker: DevBroker, count: int, timeout: float = 60) -> None:
+    """Wait until the broker has stored this number of records."""
+    broker.wait_until(records=count, within=processes.time_limit(timeout))
 
 
 def records_in(broker: DevBroker, topic: str) -> list[StoredRecord]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -16,7 +17,10 @@ import pytest
 from bruce_mp.devbroker.control import DevBroker
 from bruce_mp.errors import ExitCode
 from support import processes
+from support.daemon import Daemon
+from support.daemon_runs import run_until_exit
 from support.fork_server import FORK_SERVER, ForkedProcess
+from support.traffic import Load, start_senders
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -48,8 +52,8 @@ def test_the_exit_code_is_that_of_the_program(tmp_path: Path) -> None:
     assert start(["run"]).wait(60) == ExitCode.USAGE
 
 
-def process_of(broker: DevBroker) -> object:
-    return broker._process
+def process_of(started: DevBroker | Daemon) -> object:
+    return started._process
 
 
 def test_a_wait_ends_in_time_and_a_signal_is_the_exit_code() -> None:
@@ -76,10 +80,41 @@ def test_a_forked_program_has_the_descriptors_of_a_started_one(monkeypatch: pyte
     assert forked == kinds_of_descriptors()
 
 
+def test_a_forked_program_gets_sockets_as_from_systemd(tmp_path: Path) -> None:
+    daemon = Daemon(tmp_path, "127.0.0.1:1")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as opened:
+        opened.bind(str(daemon.socket_path))
+        daemon.handed_over["bruce.socket"] = opened
+        with daemon:
+            assert isinstance(process_of(daemon), ForkedProcess)
+            daemon.send("topic", b"value")
+            daemon.wait_received(1)
+            daemon.kill_all()
+    assert daemon.socket_path.is_socket()
+
+
+def test_a_forked_program_without_privilege_is_subject_to_file_permissions(tmp_path: Path) -> None:
+    config = tmp_path / "bruce.toml"
+    config.touch(mode=0)
+    ended = run_until_exit(config)
+    assert ended.code == ExitCode.SETUP
+    assert "Permission denied" in ended.text
+
+
+def test_a_forked_sender_sends_the_messages_of_its_load(tmp_path: Path) -> None:
+    load = Load(("topic",), senders=2, messages=3)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as receiver:
+        receiver.bind(str(tmp_path / "in"))
+        senders = start_senders(load, tmp_path / "in")
+        assert all(isinstance(sender, ForkedProcess) for sender in senders)
+        assert [sender.wait(60) for sender in senders] == [0, 0]
+        receiver.setblocking(False)
+        assert sum(b"topic" in receiver.recv(100_000) for _ in range(load.total)) == load.total
+
+
 def test_a_changed_environment_needs_a_new_process(monkeypatch: pytest.MonkeyPatch) -> None:
     assert FORK_SERVER.can_start()
     assert not FORK_SERVER.can_start(env={})
-    assert not FORK_SERVER.can_start(pass_fds=[0])
     monkeypatch.setenv("BRUCE_KERNELS", "pure")
     assert not FORK_SERVER.can_start()
     with DevBroker() as broker:

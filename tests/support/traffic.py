@@ -14,7 +14,6 @@ repeat a batch later.
 from __future__ import annotations
 
 import hashlib
-import os
 import random
 import sys
 from collections import Counter
@@ -138,11 +137,8 @@ def send_message(client: Client, message: Message) -> None:
 
 def start_senders(load: Load, path: Path) -> list[subprocess.Popen[bytes]]:
     """Start a process for each sender; the caller waits for them."""
-    here = Path(__file__).resolve()
-    env = {**os.environ, "PYTHONPATH": str(here.parents[1])}
     encoded = msgspec.json.encode(load).decode()
-    commands = [[sys.executable, str(here), str(path), str(sender), encoded] for sender in range(load.senders)]
-    return [processes.spawn(command, output=sys.stderr.fileno(), env=env) for command in commands]
+    return [processes.spawn_sender("traffic", str(path), str(sender), encoded) for sender in range(load.senders)]
 
 
 def run_senders(load: Load, path: Path, timeout: float = 60) -> None:
