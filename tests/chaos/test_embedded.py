@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.process
 
 BROKERS: Final = 3
+WITHIN_A_LIFE: Final = frozenset(FaultKind) - {FaultKind.RESTART, FaultKind.POWER}
+"""Kinds of faults that seldom restart the whole daemon."""
 broker = broker_fixture(brokers=BROKERS, strict=True)
 
 
@@ -37,7 +39,7 @@ def test_chaos_loses_nothing_with_pure_kernels(
 ) -> None:
     """An install without a compiler has pure kernels; the other runs use compiled ones if they exist."""
     monkeypatch.setenv("BRUCE_KERNELS", "pure")
-    run_chaos(Run(131, 8, 80), Embedded(broker, BROKERS), tmp_path)
+    run_chaos(Run(131, 8, 80, WITHIN_A_LIFE), Embedded(broker, BROKERS), tmp_path)
     assert "It uses pure Python kernels" in (tmp_path / "log").read_text()
 
 

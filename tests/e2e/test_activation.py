@@ -42,15 +42,15 @@ def daemon(tmp_path: Path, broker: DevBroker) -> Iterator[Daemon]:
 
 def test_a_sender_sees_no_error_over_restarts_and_a_kill(daemon: Daemon, broker: DevBroker) -> None:
     endless = Load(TOPICS, senders=1, messages=10**9, largest=300)
-    sender = Sender(endless, daemon.socket_path, pause_s=0.0003)
+    sender = Sender(endless, daemon.socket_path, pause_s=0.002)
     sender.start()  # before there is a daemon
     with daemon:
         for _ in range(2):
-            daemon.wait_received(500)
+            daemon.wait_received(150)
             assert daemon.terminate() == 0
             assert daemon.socket_path.is_socket()
             daemon.start()
-        daemon.wait_received(500)
+        daemon.wait_received(150)
         daemon.kill_supervisor()
         daemon.start()
         load = sender.stop()

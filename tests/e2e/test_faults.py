@@ -162,7 +162,7 @@ def test_a_broken_connection_neither_loses_nor_duplicates_messages(stage: Stage,
 
 @pytest.mark.parametrize("victim", ["router", "dispatcher"])
 def test_a_process_death_during_lost_acks_loses_nothing(stage: Stage, victim: str) -> None:
-    load = stage.load(messages=6000)
+    load = stage.load(messages=3000)
     stage.broker.inject(Fault(action=FaultAction.ACK_LOST, topic=load.topics[0], nth=2, every=3, times=12))
     sender = stage.send(load)
     stage.daemon.wait_for(lambda: stage.grown(Counter.MsgDelivered) > 0, "traffic", 20)
@@ -265,9 +265,9 @@ def test_only_oversized_messages_of_a_batch_are_discarded(tmp_path: Path) -> Non
 def test_a_silent_broker_times_out_and_the_others_keep_delivering(tmp_path: Path) -> None:
     settings: dict[str, object] = {"delivery.kafka_socket_timeout_s": 1}
     with DevBroker(brokers=3) as broker, a_stage(tmp_path, broker, settings) as stage:
-        load = stage.load(messages=3000)
+        load = stage.load(messages=1500)
         stage.delivered(load)
-        silent = stage.load(messages=3000)
+        silent = stage.load(messages=1500)
         broker.inject(Fault(action=FaultAction.SILENCE, broker=1, ms=10_000, topic=silent.topics[0]))
         sender = stage.send(silent)
         broker.wait_until(faults={"silence": 1})
@@ -293,7 +293,7 @@ def test_leader_moves_under_stale_metadata_lose_nothing(stage: Stage) -> None:
 
 @pytest.mark.parametrize("port", [None, 0])
 def test_an_outage_of_one_broker_loses_nothing(stage: Stage, port: int | None) -> None:
-    load = stage.load(messages=3000)
+    load = stage.load(messages=2000)
     sender = stage.send(load)
     stage.daemon.wait_for(lambda: stage.grown(Counter.MsgDelivered) > 0, "traffic", 20)
     stage.broker.broker_down(2)

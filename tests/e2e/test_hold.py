@@ -68,11 +68,11 @@ def request_refused_upgrade(daemon: Daemon) -> None:
 
 
 def test_hold_loses_nothing_when_everything_of_the_daemon_is_killed(daemon: Daemon, broker: DevBroker) -> None:
-    sender = Sender(ENDLESS, daemon.socket_path, pause_s=0.0003)
+    sender = Sender(ENDLESS, daemon.socket_path, pause_s=0.002)
     with Hold(daemon.config_path), daemon:
         sender.start()
         for kill in range(KILLS):
-            daemon.wait_received(200 * (kill + 1))
+            daemon.wait_received(60 * (kill + 1))
             daemon.kill_all()
             connect_stream(daemon)
             daemon.start()
@@ -80,14 +80,14 @@ def test_hold_loses_nothing_when_everything_of_the_daemon_is_killed(daemon: Daem
 
 
 def test_hold_gets_the_sockets_of_a_running_daemon_when_it_starts_again(daemon: Daemon, broker: DevBroker) -> None:
-    sender = Sender(ENDLESS, daemon.socket_path, pause_s=0.0003)
+    sender = Sender(ENDLESS, daemon.socket_path, pause_s=0.002)
     hold = Hold(daemon.config_path)
     with daemon:
         sender.start()
         for end in (hold.terminate, hold.kill):
             hold.start("gets the sockets from it")
             hold.wait_for("keeps the daemon's sockets open")
-            daemon.wait_received(daemon.books().received + 200)
+            daemon.wait_received(daemon.books().received + 60)
             daemon.kill_all()
             connect_stream(daemon)
             kept = daemon.log().count(KEPT)

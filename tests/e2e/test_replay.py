@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import time
 from typing import TYPE_CHECKING, Final
 
@@ -12,7 +11,7 @@ from bruce_mp.client import DatagramClient
 from bruce_mp.devbroker.control import DevBroker
 from bruce_mp.protocol.client.discard_line import DiscardLine, LineEvent, format_line
 from support.daemon import Daemon
-from support.processes import BRUCE, run_bruce
+from support.processes import BRUCE, run_bruce, spawn
 from support.stream_inputs import ONE_WORKER, daemon_in
 
 if TYPE_CHECKING:
@@ -29,13 +28,13 @@ def with_discard_file(directory: Path, broker: DevBroker) -> Daemon:
     return daemon_in(directory, broker, **ONE_WORKER, **settings)
 
 
-def command(directory: Path, *files: Path) -> list[str]:
+def words(directory: Path, *files: Path) -> list[str]:
     target = ("--stream-socket-path", str(directory / "in.stream"), "--state", str(directory / "state"))
-    return [*BRUCE, "replay", *map(str, files), *target]
+    return ["replay", *map(str, files), *target]
 
 
 def replay(directory: Path, *files: Path) -> str:
-    done = subprocess.run(command(directory, *files), capture_output=True, text=True, check=False, timeout=120)
+    done = run_bruce(*words(directory, *files))
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout
 
@@ -77,13 +76,13 @@ def test_kills_of_the_command_and_of_the_daemon_repeat_and_lose_nothing(tmp_path
     file.write_bytes(b"".join(map(format_line, lines)))
     with DevBroker(topics={"hits": 2}, ack_delay_ms=100) as broker, with_discard_file(tmp_path, broker) as daemon:
         for goal in (1, count // 2):
-            running = subprocess.Popen(command(tmp_path, file), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            running = spawn([*BRUCE, *words(tmp_path, file)])
             daemon.wait_for(lambda: daemon.books().received >= goal, "messages of the replay", 40)  # noqa: B023
             running.kill()
             running.wait()
         daemon.kill("input-1")
         deadline = time.monotonic() + 60
-        while subprocess.run(command(tmp_path, file), check=False, stdout=subprocess.DEVNULL, timeout=120).returncode:
+        while run_bruce(*words(tmp_path, file)).returncode:
             assert time.monotonic() < deadline
         assert replay(tmp_path, file).startswith(f"0 sent, {count:,} replayed before")
         books = daemon.wait_settled(count)

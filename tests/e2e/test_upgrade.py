@@ -78,13 +78,13 @@ def test_successive_upgrades_under_load_lose_nothing(
         systemd.setblocking(False)
         monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
         daemon.start(installed.path)
-        sender = Sender(ENDLESS, daemon.socket_path, pause_s=0.0003)
+        sender = Sender(ENDLESS, daemon.socket_path, pause_s=0.002)
         sender.start()
         supervisor = psutil.Process(daemon.pid)
         descriptors = []
         with daemon.checked_at_end():
             for number in range(1, 3):
-                daemon.wait_received(number * 300)
+                daemon.wait_received(number * 100)
                 if number == 2:  # the last daemon delivers the held messages
                     broker.broker_down(1)
                 upgrade_to(f"9.0.{number}", daemon, installed)
@@ -146,9 +146,9 @@ def test_an_upgrade_to_broken_code_or_config_is_refused(daemon: Daemon, installe
 def test_an_upgrade_to_another_layout_drains_the_slab_first(
     daemon: Daemon, broker: DevBroker, installed: Installation
 ) -> None:
-    sender = Sender(ENDLESS, daemon.socket_path, pause_s=0.0003)
+    sender = Sender(ENDLESS, daemon.socket_path, pause_s=0.002)
     sender.start()
-    daemon.wait_received(500)
+    daemon.wait_received(150)
     installed.set_version("9.2.0")
     installed.set_layout(LAYOUT_VERSION + 1)
     done = upgrade(daemon, installed.path)
@@ -213,11 +213,11 @@ def test_a_supervisor_killed_during_an_upgrade_loses_nothing(
         opened.bind(str(daemon.socket_path))
         daemon.handed_over["bruce.socket"] = opened
         daemon.start(installed.path)
-        sender = Sender(ENDLESS, daemon.socket_path, pause_s=0.0003)
+        sender = Sender(ENDLESS, daemon.socket_path, pause_s=0.002)
         sender.start()
         with daemon.checked_at_end():
             for stage in (UpgradeStage.CHECKING, UpgradeStage.TAKING_OVER):
-                daemon.wait_received(300)
+                daemon.wait_received(100)
                 os.kill(daemon.pid, signal.SIGUSR2)
                 wait_for_stage(daemon, stage)
                 daemon.kill_supervisor()
@@ -230,14 +230,13 @@ def test_a_supervisor_killed_during_an_upgrade_loses_nothing(
 def test_stream_connections_survive_an_upgrade(tmp_path: Path, broker: DevBroker, installed: Installation) -> None:
     daemon = daemon_in(tmp_path, broker, **ONE_WORKER).start(installed.path)
     with daemon.checked_at_end(), StreamClient(daemon.stream_path, timeout=30) as client:
-        for number in range(2):
-            client.send("red", b"%d" % number)
-            client.flush()
-            assert upgrade(daemon).returncode == 0
-        client.send("red", b"2")
+        client.send("red", b"before")
         client.flush()
-        daemon.wait_settled(3)
-    assert sorted(values_in(broker, "red")) == [b"0", b"1", b"2"]
+        assert upgrade(daemon).returncode == 0
+        client.send("red", b"after")
+        client.flush()
+        daemon.wait_settled(2)
+    assert sorted(values_in(broker, "red")) == [b"after", b"before"]
 
 
 def test_an_upgrade_that_ends_the_journal_leaves_no_file_of_the_old_code(

@@ -51,7 +51,12 @@ BATCHES: dict[str, list[Message]] = {
     "over the end of chunks": [(b"t2", bytes([i]) * 3000, b"", None) for i in range(7)],
     "topics without a number": [(b"new", b"a", b"", None), (b"other", b"b", b"", 7), (b"new", b"c", b"", None)],
     "keys of several lanes": [(b"t1", bytes([i]), b"", i) for i in range(6)],
-    "a span": [(b"t1", b"small", b"", None), (b"t1", bytes(4000), bytes(60), None), (b"t1", b"end", b"", None)],
+    "a span": [
+        (b"t1", b"small", b"", None),
+        (b"t1", bytes(4000), bytes(60), None),
+        (b"t1", b"end", b"", None),
+        (b"t2", b"after", b"", None),
+    ],
 }
 
 

@@ -20,6 +20,7 @@ import sys
 import time
 from contextlib import suppress
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import IO, TYPE_CHECKING, Final, cast
 
 import psutil
@@ -99,10 +100,28 @@ def run_program(*command: str | Path, time_limit_s: float, directory: Path | Non
 
 def run_bruce(*words: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
     """Run `bruce WORDS...` to its end."""
+    if not environment and FORK_SERVER.can_start():
+        return _run_forked(list(map(str, words)))
     return subprocess.run(
         [*BRUCE, *words], env=os.environ | environment, stdin=subprocess.DEVNULL, capture_output=True, text=True,
         timeout=BRUCE_S, check=False,
     )  # fmt: skip
+
+
+def _run_forked(words: list[str]) -> subprocess.CompletedProcess[str]:
+    with TemporaryFile() as output, TemporaryFile() as errors:
+        forked = FORK_SERVER.start(
+            "bruce_mp", words, stdin=subprocess.DEVNULL, stdout=output.fileno(), stderr=errors.fileno()
+        )
+        try:
+            code = forked.wait(BRUCE_S)
+        except subprocess.TimeoutExpired:
+            forked.kill()
+            forked.wait()
+            raise
+        for file in (output, errors):
+            file.seek(0)
+        return subprocess.CompletedProcess([*BRUCE, *words], code, output.read().decode(), errors.read().decode())
 
 
 def become_subreaper() -> None:
