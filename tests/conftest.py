@@ -24,7 +24,6 @@ from contextlib import ExitStack
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
-import psutil
 import pytest
 
 from bruce_mp.devbroker import control
@@ -44,6 +43,8 @@ from support.variants import pure_kernels, variant
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
+
+    import psutil
 
     from bruce_mp.slab.file import Slab
 
@@ -208,7 +209,7 @@ def no_process_left_by_test(request: pytest.FixtureRequest) -> Iterator[None]:
     if not request.node.get_closest_marker("process"):
         yield  # the test starts no process, see `pytest_runtest_teardown`; the checks cost most of a short test's time
         return
-    before = frozenset(psutil.Process().children(recursive=True))
+    before = frozenset(processes.family())
     yield
     after = processes.descendants() - before
     processes.reap_orphans(before)

@@ -30,7 +30,7 @@ pytestmark = pytest.mark.process
 CONNECTIONS: Final = 2000
 BURST: Final = 50
 PAUSE_S: Final = 0.05
-FUZZ_S: Final = 3.0
+FUZZ_S: Final = 1.5
 broker = broker_fixture(brokers=2, topics=dict.fromkeys(TOPICS, 4))
 
 

@@ -4,6 +4,7 @@
 * `become_subreaper` makes orphans our children: a process with a killed parent (our tests kill some) still
   shows up in `descendants`, where it would otherwise hide below process 1.  When it ends it stays a zombie until the
   test is over, so ask `descendants` or `still_alive`, and not whether the number of the process is gone.
+* `family` and `descendants` read the children of each process, because psutil looks at all processes of the machine.
 * `descendants` is what the leak checks of `conftest.py` compare; it leaves out the helpers that `multiprocessing` and
   `fork_server` keep until the interpreter ends, and zombies, which have ended and only wait to be reaped.
 * `long_lived` names the processes that may be started during one test and used by the next: a restarted broker of a
@@ -128,9 +129,22 @@ def become_subreaper() -> None:
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
 
 
+def family() -> set[psutil.Process]:
+    """Return the descendants of this process, also those that have ended and wait to be reaped."""
+    found: set[psutil.Process] = set()
+    parents = [os.getpid()]
+    while parents:
+        with suppress(OSError):
+            for pid in children_of(parents.pop()):
+                parents.append(pid)
+                with suppress(psutil.NoSuchProcess):
+                    found.add(psutil.Process(pid))
+    return found
+
+
 def descendants() -> set[psutil.Process]:
     """Return the living descendants of this process."""
-    return {process for process in psutil.Process().children(recursive=True) if _is_of_test(process)}
+    return {process for process in family() if _is_of_test(process)}
 
 
 def children_of(pid: int) -> list[int]:
@@ -157,8 +171,9 @@ def reap_orphans(known: Collection[psutil.Process]) -> None:
 
     `known` are left to the `Popen` that started them.
     """
-    for process in psutil.Process().children():
+    for pid in children_of(os.getpid()):
         with suppress(psutil.NoSuchProcess, ChildProcessError):
+            process = psutil.Process(pid)
             if process not in known and process.status() == psutil.STATUS_ZOMBIE:
                 os.waitpid(process.pid, os.WNOHANG)
 
