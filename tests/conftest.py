@@ -61,13 +61,14 @@ START_PROCESSES: Final = ("kafka", "browser", "spark")
 LEAVES_OUT: Final = {"fast": ("kafka", "browser"), "unit": ("process", "exhaustive")}
 """By option: the marks of the tests that it leaves out."""
 LEFT_OUT_SENTENCES: Final = {
-    "kafka": "need a real Kafka broker",
-    "browser": "need a browser",
-    "process": "start a process",
-    "exhaustive": "try every place of a death or many histories",
-    "soak": "take long, which scripts/test --soak runs",
-    "clients": "need a further language, which scripts/test --clients runs",
-    "short": "scripts/test runs",
+    "kafka": "tests that need a real Kafka broker",
+    "browser": "tests that need a browser",
+    "process": "tests that start a process",
+    "file": "files whose tests all start a process",
+    "exhaustive": "tests that try every place of a death or many histories",
+    "soak": "tests that take long, which scripts/test --soak runs",
+    "clients": "tests that need a further language, which scripts/test --clients runs",
+    "short": "tests that scripts/test runs",
 }
 WORDS: Final = {
     "cluster": "kafka_3",
@@ -78,6 +79,10 @@ WORDS: Final = {
     "quiet": r"mark\.quiet",
 }
 """By mark: a pattern that each file has of which a test has the mark."""
+STARTS_ONLY_PROCESSES: Final = re.compile(
+    r"^pytestmark = \[?\s*pytest\.mark\.(process|kafka|browser|spark)\b", re.MULTILINE
+)
+"""A pattern of files whose tests all start a process."""
 MOST_MODULES_NAMED: Final = 10
 SINGLE: Final = {
     "num.partitions": "3",
@@ -88,6 +93,7 @@ SINGLE: Final = {
 }
 """Settings of the single brokers of a session."""
 LEFT_OUT: Final = pytest.StashKey[dict[str, tuple[int, list[str]]]]()
+LEFT_OUT_FILES: Final = pytest.StashKey[set[str]]()
 GUARD: Final = ProcessGuard()
 HANG_WATCH: Final = HangWatch()
 
@@ -102,7 +108,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--only", choices=WORDS, help="skip files without this mark: a collection of all takes seconds")
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[LEFT_OUT_FILES] = set()
     processes.become_subreaper()
     FORK_SERVER.enable()
     setattr(control, "start_process", start_broker)  # noqa: B010 - mypy refuses to assign to a function
@@ -114,34 +121,46 @@ def pytest_unconfigure() -> None:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    if (mark := config.getoption("--only")) is None or collection_path.suffix != ".py":
+    """Skip files without tests to run: to import all files takes seconds in each worker."""
+    if collection_path.suffix != ".py":
         return None
-    return True if re.search(WORDS[mark], collection_path.read_text()) is None else None
+    text = _text_of(collection_path)
+    if (mark := config.getoption("--only")) is not None and not re.search(WORDS[mark], text):
+        return True
+    has_no_processes = config.getoption("--unit") or config.getoption("markexpr") == "not process"
+    if has_no_processes and STARTS_ONLY_PROCESSES.search(text):
+        config.stash[LEFT_OUT_FILES].add(str(collection_path.relative_to(config.rootpath)))
+        return True
+    return None
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest's own hook looks at the marks
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    for item in items:
-        _mark(item)
     left_out: dict[str, list[pytest.Item]] = {}
     kept: list[pytest.Item] = []
+    marks_left_out = [mark for option, marks in LEAVES_OUT.items() if config.getoption(option) for mark in marks]
     for item in items:
-        reason = _reason_to_leave_out(config, item)
+        reason = _reason_to_leave_out(config, _marks_of(item), marks_left_out)
         (kept if reason is None else left_out.setdefault(reason, [])).append(item)
     config.stash[LEFT_OUT] = {reason: (len(some), _modules(some)) for reason, some in left_out.items()}
+    if files := config.stash[LEFT_OUT_FILES]:
+        config.stash[LEFT_OUT]["file"] = (len(files), sorted(files))
     config.hook.pytest_deselected(items=[item for some in left_out.values() for item in some])
     items[:] = kept
 
 
-def _mark(item: pytest.Item) -> None:
-    for mark, fixtures in MARKED.items():
-        if fixtures.intersection(getattr(item, "fixturenames", ())):
-            item.add_marker(mark)
-    for mark, words in WORDS.items():
-        if item.get_closest_marker(mark) and not re.search(words, _text_of(item.path)):
-            raise pytest.UsageError(f"{item.path}: scripts/test looks for {words} in files with the mark {mark}")
-    if any(item.get_closest_marker(mark) for mark in START_PROCESSES):
-        item.add_marker("process")
+def _marks_of(item: pytest.Item) -> set[str]:
+    """Add the marks that follow from fixtures and from other marks, and return the names of all."""
+    marks = {mark.name for mark in item.iter_markers()}
+    added = {mark for mark, fixtures in MARKED.items() if fixtures.intersection(getattr(item, "fixturenames", ()))}
+    for mark in (marks | added) & WORDS.keys():
+        if not re.search(WORDS[mark], _text_of(item.path)):
+            raise pytest.UsageError(f"{item.path}: scripts/test looks for {WORDS[mark]} in files with the mark {mark}")
+    if (marks | added).intersection(START_PROCESSES):
+        added.add("process")
+    for mark in added - marks:
+        item.add_marker(mark)
+    return marks | added
 
 
 @cache
@@ -149,15 +168,13 @@ def _text_of(path: Path) -> str:
     return path.read_text()
 
 
-def _reason_to_leave_out(config: pytest.Config, item: pytest.Item) -> str | None:
-    """Return the key of the sentence in LEFT_OUT_SENTENCES that says why the options leave a test out."""
-    is_long = item.get_closest_marker("soak") is not None
-    if is_long != config.getoption("--soak"):
-        return "soak" if is_long else "short"
-    if item.get_closest_marker("clients") and not config.getoption("--clients"):
+def _reason_to_leave_out(config: pytest.Config, marks: set[str], marks_left_out: Iterable[str]) -> str | None:
+    """Return the key of the sentence in LEFT_OUT_SENTENCES that says why the options leave a test with marks out."""
+    if ("soak" in marks) != config.getoption("--soak"):
+        return "soak" if "soak" in marks else "short"
+    if "clients" in marks and not config.getoption("--clients"):
         return "clients"
-    marks = [mark for option, marks in LEAVES_OUT.items() if config.getoption(option) for mark in marks]
-    return next((mark for mark in marks if item.get_closest_marker(mark)), None)
+    return next((mark for mark in marks_left_out if mark in marks), None)
 
 
 def _modules(items: Iterable[pytest.Item]) -> list[str]:
@@ -194,7 +211,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
         terminalreporter.section("NOT EVERYTHING WAS TESTED", red=True, bold=True)
         for reason, (count, modules) in counts.items():
             where = f" ({', '.join(modules)})" if len(modules) <= MOST_MODULES_NAMED else ""
-            terminalreporter.line(f"Left out: {count} tests that {LEFT_OUT_SENTENCES[reason]}{where}.", red=True)
+            terminalreporter.line(f"Left out: {count} {LEFT_OUT_SENTENCES[reason]}{where}.", red=True)
 
 
 # --- processes -------------------------------------------------------------------------------------------------------

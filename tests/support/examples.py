@@ -1,7 +1,7 @@
 """The number of examples that hypothesis tries: few by default, so that all tests together stay quick.
 
 `pytest --hypothesis-profile=deep ...` tries DEEP examples for each property, and twenty times as many seeds; with the
-profile `brief`, for the loop of an edit, it tries a third of the examples.
+profile `brief`, for the loop of an edit, it tries a sixth of the examples.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ __all__ = ["DEEP", "examples", "register_profiles", "seeds"]
 
 DEEP: Final = 20_000
 _DEEP_SEEDS: Final = 20
-_BRIEF_PART: Final = 3
+_BRIEF_PART: Final = 6
 
 
 def register_profiles() -> None:

@@ -161,11 +161,24 @@ def test_a_mark_that_a_search_of_the_file_misses_is_an_error(tmp_path: Path) -> 
     assert "test_it.py: scripts/test looks for" in done.stderr
 
 
-@pytest.mark.parametrize("workers", ["0", "2"])
-def test_a_unit_run_reports_the_number_of_skipped_process_tests(tmp_path: Path, workers: str) -> None:
-    done = run_pytest(tmp_path, STARTING, "-W", "ignore", "--unit", "-n", workers, "-k", "marked or nothing")
+def test_a_unit_run_reports_the_number_of_skipped_process_tests(tmp_path: Path) -> None:
+    """The controller of two workers reports it; below, a run without workers reports others."""
+    done = run_pytest(tmp_path, STARTING, "-W", "ignore", "--unit", "-n", "2", "-k", "marked or nothing")
     assert "Left out: 1 tests that start a process (test_it.py)." in done.stdout
     assert "1 passed" in done.stdout
+
+
+PROCESSES_ONLY: Final = """
+import pytest
+pytestmark = [pytest.mark.process]
+raise AssertionError("imported")
+"""
+
+
+def test_a_file_whose_tests_all_start_processes_is_not_imported_in_vain(tmp_path: Path) -> None:
+    done = run_pytest(tmp_path, PROCESSES_ONLY, "-m", "not process")
+    assert done.returncode == pytest.ExitCode.NO_TESTS_COLLECTED, done.stdout
+    assert "Left out: 1 files whose tests all start a process (test_it.py)." in done.stdout
 
 
 SOAKING: Final = """
