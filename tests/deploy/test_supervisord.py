@@ -8,10 +8,12 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
+from xmlrpc.client import ServerProxy
 
 import psutil
 import pytest
+from supervisor.xmlrpc import SupervisorTransport
 
 from bruce_mp.devbroker.control import DevBroker
 from support import processes
@@ -69,22 +71,29 @@ class Supervised:
                 [sys.executable, "-m", "supervisor.supervisord", "-n", "-c", str(self.conf)], output=output
             )
         self.wait_for((place / "s.sock").exists, "supervisord")
+        transport = SupervisorTransport(serverurl=f"unix://{place}/s.sock")
+        self._server = ServerProxy("http://127.0.0.1", transport)
 
     def ctl(self, *words: str) -> str:
         command = [sys.executable, "-m", "supervisor.supervisorctl", "-c", str(self.conf), *words]
         return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False).stdout
 
+    def info(self) -> dict[str, object]:
+        """Return what supervisord knows about the daemon, without a process of `supervisorctl` for each question."""
+        return cast("dict[str, object]", self._server.supervisor.getProcessInfo("bruce"))
+
     def wait_for_status(self, status: str) -> None:
-        self.wait_for(lambda: status in self.ctl("status", "bruce"), f"bruce to be {status}")
+        self.wait_for(lambda: self.info()["statename"] == status, f"bruce to be {status}")
 
     def wait_for(self, condition: Callable[[], bool], what: str) -> None:
         processes.wait_until(condition, what, PATIENCE_S)
 
     def pid(self) -> int:
-        return int(self.ctl("pid", "bruce"))
+        return int(str(self.info()["pid"]))
 
     def end(self) -> None:
         all_processes = psutil.Process(self.process.pid).children(recursive=True)
+        self._server("close")()
         self.process.terminate()
         self.process.wait(PATIENCE_S)
         self.wait_for(lambda: not processes.still_alive(all_processes), "all_processes to end with supervisord")

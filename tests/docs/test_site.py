@@ -1,4 +1,7 @@
-"""The site of the documentation: complete, searchable, and without a network.  A broken link is an error."""
+"""The site of the documentation: complete, searchable, and without a network.  A broken link is an error.
+
+A build takes seconds, so a site with four broken links on a page serves all tests but those with a browser.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import re
 import shutil
 import subprocess
 from html.parser import HTMLParser
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import pytest
 
@@ -26,6 +29,12 @@ of_the_site = pytest.mark.browser
 
 COPIED: Final = ("CHANGELOG.md", "CONTRIBUTING.md", "README.md", "SECURITY.md", "clients", "docs", "scripts")
 LINKED: Final = (".venv", "LICENSE", "bruce_mp", "deploy", "tests")
+BROKEN: Final = {
+    "[a](missing.md)": "'missing.md'",
+    "[a](delivery.md#missing)": "'missing'",
+    "[a](#missing)": "'missing'",
+    "[a](../deploy/missing.yml)": "'../deploy/missing.yml'",
+}
 LOADS: Final = {"audio": "src", "iframe": "src", "img": "src", "link": "href", "script": "src", "source": "src"}
 
 
@@ -34,12 +43,37 @@ def build(root: Path, site: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
 
 
+class FaultySite(NamedTuple):
+    """A site with the links of BROKEN at the end of a page, and what its build said."""
+
+    files: Path
+    first_line: int
+    built: subprocess.CompletedProcess[str]
+
+
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("site")
     done = build(ROOT, directory)
     assert done.returncode == 0, done.stderr
     return directory
+
+
+@pytest.fixture(scope="module")
+def faulty(tmp_path_factory: pytest.TempPathFactory) -> FaultySite:
+    """Build the site with broken links. It has all pages, because a fault does not end the build."""
+    root = tmp_path_factory.mktemp("faulty")
+    for name in COPIED:
+        if (ROOT / name).is_dir():
+            shutil.copytree(ROOT / name, root / name, ignore=shutil.ignore_patterns("node_modules", "target"))
+        else:
+            shutil.copy(ROOT / name, root)
+    for name in LINKED:
+        (root / name).symlink_to(ROOT / name)
+    page = root / "docs" / "metrics.md"
+    text = page.read_text()
+    page.write_text("\n\n".join([text, *BROKEN]))
+    return FaultySite(root / "site", text.count("\n") + 3, build(root, root / "site"))
 
 
 class Attributes(HTMLParser):
@@ -64,29 +98,27 @@ def loaded_by(site: Path) -> Iterator[str]:
         yield from re.findall(r"(?:url\(|@import )[\"']?([^\"')]*)", sheet.read_text())
 
 
-@of_the_site
-def test_pages_load_nothing_from_another_host(site: Path) -> None:
-    loaded = set(loaded_by(site))
+def test_pages_load_nothing_from_another_host(faulty: FaultySite) -> None:
+    loaded = set(loaded_by(faulty.files))
     assert any("site.css" in address for address in loaded)
     assert [address for address in loaded if re.match(r"(?!data:)\w+:|//", address)] == []
 
 
-@of_the_site
-def test_the_navigation_has_every_page(site: Path) -> None:
-    links = {attributes.get("href", "") for tag, attributes in Attributes(site / "README.html").found if tag == "a"}
+def test_the_navigation_has_every_page(faulty: FaultySite) -> None:
+    links = {
+        attributes.get("href", "") for tag, attributes in Attributes(faulty.files / "README.html").found if tag == "a"
+    }
     pages = {page.relative_to(ROOT).with_suffix(".html") for page in (ROOT / "docs").rglob("*.md")}
     assert {str(page) for page in pages} <= links
 
 
-@of_the_site
-def test_the_navigation_begins_with_operators(site: Path) -> None:
-    captions = re.findall(r'class="caption-text">([^<]*)<', (site / "README.html").read_text())
+def test_the_navigation_begins_with_operators(faulty: FaultySite) -> None:
+    captions = re.findall(r'class="caption-text">([^<]*)<', (faulty.files / "README.html").read_text())
     assert captions == [f"For {reader}" for reader in ("operators", "programmers", "data engineers", "contributors")]
 
 
-@of_the_site
-def test_the_reference_has_the_public_names_and_all_commands(site: Path) -> None:
-    text = (site / "docs" / "reference.html").read_text()
+def test_the_reference_has_the_public_names_and_all_commands(faulty: FaultySite) -> None:
+    text = (faulty.files / "docs" / "reference.html").read_text()
     names = {f"bruce_mp.client.{name}" for name in client.__all__} | {
         f"bruce_mp.spark.{name}" for name in spark.__all__
     }
@@ -97,37 +129,17 @@ def test_the_reference_has_the_public_names_and_all_commands(site: Path) -> None
     assert {f"bruce-{name}" for name in COMMANDS} <= ids
 
 
-@of_the_site
-def test_the_diagrams_are_pictures(site: Path) -> None:
-    drawn = (site / "docs" / "states.html").read_text().count('<img class="diagram"')
+def test_the_diagrams_are_pictures(faulty: FaultySite) -> None:
+    drawn = (faulty.files / "docs" / "states.html").read_text().count('<img class="diagram"')
     assert drawn == (ROOT / "docs" / "states.md").read_text().count("```mermaid")
 
 
-BROKEN: Final = {
-    "[a](missing.md)": "'missing.md'",
-    "[a](delivery.md#missing)": "'missing'",
-    "[a](#missing)": "'missing'",
-    "[a](../deploy/missing.yml)": "'../deploy/missing.yml'",
-}
-
-
-def test_a_broken_link_is_an_error_with_its_place(tmp_path: Path) -> None:
-    for name in COPIED:
-        if (ROOT / name).is_dir():
-            shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("node_modules", "target"))
-        else:
-            shutil.copy(ROOT / name, tmp_path)
-    for name in LINKED:
-        (tmp_path / name).symlink_to(ROOT / name)
-    page = tmp_path / "docs" / "metrics.md"
-    text = page.read_text()
-    page.write_text("\n\n".join([text, *BROKEN]))
-    done = build(tmp_path, tmp_path / "site")
-    assert done.returncode == 1
-    faults = re.findall(r"docs/metrics\.md:(\d+): .* not found.*?('[^']*') \[", done.stderr)
-    first = text.count("\n") + 3
-    assert faults == [(str(first + 2 * n), fault) for n, fault in enumerate(BROKEN.values())], done.stderr
-    assert done.stderr.count("WARNING") == len(BROKEN)
+def test_a_broken_link_is_an_error_with_its_place_and_nothing_else_is(faulty: FaultySite) -> None:
+    assert faulty.built.returncode == 1
+    errors = faulty.built.stderr
+    faults = re.findall(r"docs/metrics\.md:(\d+): .* not found.*?('[^']*') \[", errors)
+    assert faults == [(str(faulty.first_line + 2 * n), fault) for n, fault in enumerate(BROKEN.values())], errors
+    assert errors.count("WARNING") == len(BROKEN)
 
 
 def test_the_search_works_from_files(site: Path, browser: Browser) -> None:

@@ -258,8 +258,9 @@ class Reader:
 
     def _start(self, name: str, arguments: list[str]) -> subprocess.Popen[bytes]:
         self.terminals[name] = self.root / f"{name}.out"
+        env = None if name == "run" else self._environment()  # a daemon reads none of these, and so may be forked
         with self.terminals[name].open("wb") as output:
-            process = processes.spawn([*processes.BRUCE, name, *arguments], output=output, env=self._environment())
+            process = processes.spawn([*processes.BRUCE, name, *arguments], output=output, env=env)
         processes.long_lived_trees.add(process.pid)
         self._stack.callback(process.wait, WAIT_S)
         self._stack.callback(process.terminate)
