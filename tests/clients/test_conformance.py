@@ -331,7 +331,7 @@ class Traffic:
                 self.idle.set()
                 self.resume.wait()
             numbers = range(self.offered, self.offered + 40)
-            sent = self.datagrams.send_datagrams(f"{self.name}-datagrams", numbers, 100, pause_us=500)
+            sent = self.datagrams.send_datagrams(f"{self.name}-datagrams", numbers, 100, pause_us=2000)
             self.offered, self.sent = numbers.stop, self.sent + sent
 
     def _stream(self) -> None:
@@ -344,6 +344,7 @@ class Traffic:
                 pending += range(number, number + 50)
                 number += 50
             pending = self._flush(pending)
+            self.stop.wait(0.02)  # else three clients would load this machine fully
 
     def _flush(self, pending: list[int]) -> list[int]:
         """Flush, and return the messages that are still without an outcome."""

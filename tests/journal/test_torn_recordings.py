@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 GEOMETRY: Final = Geometry(chunks=128, topics=16, partitions=16, landing_slots=32, landing_slot_size=20_000)
 TOPICS: Final = ((b"t1", 3), (b"t2", 1), (b"t3", 1))
-SEEDS: Final = 50
+SEEDS: Final = 30
 IMAGES: Final = 60
 _ATTEMPTS: Final = 4
 _MESSAGES: Final = 5

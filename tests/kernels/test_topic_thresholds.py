@@ -299,14 +299,13 @@ def test_a_socket_resumes_when_its_topic_is_delivered() -> None:
 @pytest.mark.parametrize("stuck", [1, 3])
 @pytest.mark.parametrize("blocks", [False, True])
 def test_a_keyed_topic_without_a_backlog_finds_room_for_each_partition(stuck: int, *, blocks: bool) -> None:
-    partitions = 120
-    geometry = Geometry(chunks=2048, topics=64, partitions=1024, landing_slots=8, landing_slot_size=4096)
-    with new_slab(geometry) as slab:
+    partitions = 30
+    with new_slab(GEOMETRY) as slab:
         sender = Sender(slab, topics=TOPICS[:stuck])
-        sender.stick(TOPICS[:stuck], 2 * geometry.chunks // stuck)
+        sender.stick(TOPICS[:stuck], 2 * CHUNKS // stuck)
         sender.thresholds.blocks = blocks
         TopicTable(slab).add(b"keyed", partitions)
-        for _ in range(30):
+        for _ in range(10):
             encoded = [datagram(b"keyed", b"x", partition_key=key) for key in range(partitions)]
             size = len(encoded[0])
             extents = [(size * index, size) for index in range(partitions)]

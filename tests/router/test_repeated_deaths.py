@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 GEOMETRY: Final = Geometry(chunks=64, topics=16, partitions=32, landing_slots=16, landing_slot_size=4096)
 KEYS: Final = (0, 0, 1, 0, 0, 0)
 WHO: Final = (ROUTER, 0, 1)
-SEEDS: Final = seeds(150)
+SEEDS: Final = seeds(90)
 
 Story = Callable[[World], None]
 
