@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from support.spark_session import spark_session
+from bruce_mp.spark.session import temporary_settings
+from support.spark_session import SPARK_DEFAULTS, spark_session
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,3 +26,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     with spark_session(tmp_path_factory.mktemp("spark")) as session:
         yield session
+
+
+@pytest.fixture
+def spark_defaults(spark: SparkSession) -> Iterator[None]:
+    """Compile and adapt queries as in a user's session."""
+    with temporary_settings(spark, SPARK_DEFAULTS):
+        yield

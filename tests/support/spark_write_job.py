@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 
 SETTINGS: Final = {
     "spark.driver.memory": "512m",
-    "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
+    "spark.driver.extraJavaOptions": (
+        "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m -XX:MetaspaceSize=256m"
+    ),
     "spark.sql.shuffle.partitions": "2",
     "spark.log.level": "ERROR",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "50",  # so that a task fails after its first batch

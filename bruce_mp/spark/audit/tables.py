@@ -30,7 +30,8 @@ class AuditTables:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for name, table in self._tables.items():
+        # Spark plans all cached tables anew that depend on a released one, so the later tables are released first.
+        for name, table in reversed(self._tables.items()):
             self.spark.catalog.dropTempView(self._view(name))
             table.unpersist()
 

@@ -57,10 +57,12 @@ def message_counts(facts: DataFrame) -> Counter[tuple[Any, ...]]:
     )
 
 
-@pytest.mark.parametrize("appended", [True, False])
-def test_the_facts_describe_every_message(spark: SparkSession, appended: bool) -> None:
+@pytest.mark.usefixtures("spark_defaults")
+def test_the_facts_describe_every_message(spark: SparkSession) -> None:
+    """Topic `a` has the times of the appends to its log, and topic `b` those of the messages."""
     messages = random_messages(Random(7))
-    facts = facts_of(frame(spark, messages, appended=appended))
+    frames = [frame(spark, [m for m in messages if m[0] == topic], appended=topic == "a") for topic in "ab"]
+    facts = facts_of(frames[0].unionByName(frames[1]))
     assert facts.schema.simpleString() == spark.createDataFrame([], SCHEMA).schema.simpleString()
     offsets: Counter[tuple[str, int]] = Counter()
     places: dict[tuple[str, int, str], int] = {}
@@ -71,7 +73,7 @@ def test_the_facts_describe_every_message(spark: SparkSession, appended: bool) -
             plain[topic, partition, (ms + SPENT) // MINUTE * MINUTE] += 1
         else:
             writer, _, attempt = author.rpartition("/")
-            times = ms // MINUTE * MINUTE, ms, SPENT if appended else None
+            times = ms // MINUTE * MINUTE, ms, SPENT if topic == "a" else None
             lane = topic, partition, author
             places[lane] = places.get(lane, offsets[topic, partition] - 1) + 1
             expected[topic, partition, writer, int(attempt), *times, number, places[lane]] += 1
@@ -86,10 +88,11 @@ def test_the_facts_describe_every_message(spark: SparkSession, appended: bool) -
 def test_consecutive_messages_of_a_writer_are_one_row(spark: SparkSession) -> None:
     run: list[Message] = [("t", 0, "q/0/0/0", number, 0) for number in range(10, 1_010)]
     other: list[Message] = [("t", 0, "q/0/1/0", number, 0) for number in range(100)]
-    (row,) = facts_of(frame(spark, run)).collect()
+    alone: list[Message] = [("alone", *message[1:]) for message in run]
+    facts = facts_of(frame(spark, [*alone, *run[:500], *other, *run[600:]])).collect()
+    (row,) = (row for row in facts if row["topic"] == "alone")
     assert (row["first"], row["last"], row["copies"], row["shift"]) == (10, 1_009, 1_000, -10)
-    rows = facts_of(frame(spark, [*run[:500], *other, *run[600:]])).collect()
-    ranges = sorted((row["writer"], row["first"], row["last"]) for row in rows)
+    ranges = sorted((row["writer"], row["first"], row["last"]) for row in facts if row["topic"] == "t")
     assert ranges == [("q/0/0", 10, 509), ("q/0/0", 610, 1_009), ("q/0/1", 0, 99)], "though the shift is the same"
 
 
@@ -138,21 +141,25 @@ def test_an_invalid_stamp_belongs_to_an_unknown_writer(spark: SparkSession) -> N
     assert all(row["writer"] is not None for row in rows)
 
 
-@pytest.mark.parametrize("value", [b"", b"short", b"x" * 40, b"-000000000000001 0000000000000 q/0/0/0"])
-def test_an_unparsable_stamp_counts_as_no_stamp(spark: SparkSession, value: bytes) -> None:
-    rows = [("t", 0, 0, 70_000, 0, [("bruce.stamp", value)]), ("t", 0, 1, 70_000, 0, [("other", value)])]
+def test_an_unparsable_stamp_counts_as_no_stamp(spark: SparkSession) -> None:
+    topics = {"empty": b"", "short": b"short", "long": b"x" * 40, "minus": b"-000000000000001 0000000000000 q/0/0/0"}
+    keys = ("bruce.stamp", "other")
+    rows = [(t, 0, at, 70_000, 0, [(key, value)]) for t, value in topics.items() for at, key in enumerate(keys)]
     messages = spark.createDataFrame(rows, KAFKA).selectExpr("*", "timestamp_millis(ms) as timestamp")
-    (row,) = facts_of(messages).collect()
-    assert (row["writer"], row["minute"], row["first"], row["copies"]) == (None, 60_000, None, 2)
+    found = {
+        row["topic"]: (row["writer"], row["minute"], row["first"], row["copies"])
+        for row in facts_of(messages).collect()
+    }
+    assert found == dict.fromkeys(topics, (None, 60_000, None, 2))
 
 
 def test_latencies_count_by_message(spark: SparkSession) -> None:
     rows: list[Message] = [("t", 0, "q/0/0/0", number, 0) for number in range(97)]
     slow: list[Message] = [("t", 0, "q/0/0/0", number, 0) for number in (97, 98, 99)]
     both = frame(spark, rows).unionByName(frame(spark, slow, spent=1_000))
-    (row,) = latency_percentiles(facts_of(both), ["topic"]).collect()
-    assert (row["p50_ms"], row["p99_ms"]) == (SPENT, 1_000)
-    assert latency_percentiles(facts_of(frame(spark, rows, appended=False)), ["topic"]).collect() == []
+    others = frame(spark, [("without", *row[1:]) for row in rows], appended=False)
+    (row,) = latency_percentiles(facts_of(both.unionByName(others)), ["topic"]).collect()
+    assert (row["topic"], row["p50_ms"], row["p99_ms"]) == ("t", SPENT, 1_000)
 
 
 def test_messages_without_a_stamp_have_no_latency(spark: SparkSession) -> None:
@@ -165,8 +172,11 @@ def test_messages_without_a_stamp_have_no_latency(spark: SparkSession) -> None:
     assert [row["latency_ms"] for row in facts_of(early).collect()] == [0]
 
 
-@pytest.mark.parametrize("appended", [True, False])
-def test_messages_without_a_stamp_are_one_row_a_minute(spark: SparkSession, appended: bool) -> None:
-    plain: list[Message] = [("t", 0, None, 0, ms) for ms in (*range(10), MINUTE)]
-    rows = facts_of(frame(spark, plain, appended=appended)).collect()
-    assert sorted((row["minute"], row["copies"]) for row in rows) == [(0, 10), (MINUTE, 1)]
+def test_messages_without_a_stamp_are_one_row_a_minute(spark: SparkSession) -> None:
+    frames = [
+        frame(spark, [(topic, 0, None, 0, ms) for ms in (*range(10), MINUTE)], appended=topic == "appended")
+        for topic in ("appended", "sent")
+    ]
+    rows = facts_of(frames[0].unionByName(frames[1])).collect()
+    found = sorted((row["topic"], row["minute"], row["copies"]) for row in rows)
+    assert found == [(topic, *counts) for topic in ("appended", "sent") for counts in ((0, 10), (MINUTE, 1))]

@@ -65,37 +65,25 @@ def quiet() -> Progress:
     return Progress("test", io.StringIO())
 
 
-def test_follow_runs_in_any_thread_until_stopped(spark: SparkSession, broker: DevBroker, tmp_path: Path) -> None:
-    plan = plan_of(put(broker, range(10), tmp_path, 10))
-    stop = threading.Event()
-    verdicts: list[AuditVerdict] = []
-
-    def run() -> None:
-        verdicts.extend(follow(spark, plan, stop, quiet()))
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    try:
-        wait_until((tmp_path / "audit" / "report.html").exists, "a first report", 120)
-        assert thread.is_alive()
-    finally:
-        stop.set()
-        thread.join(120)
-    assert [verdict.delivered for verdict in verdicts] == [10] * len(verdicts)
-    assert verdicts
-    assert spark.streams.active == []
-
-
 def test_a_stream_begins_where_the_options_say(spark: SparkSession) -> None:
     options = {"kafka.bootstrap.servers": "127.0.0.1:1", "startingOffsets": "latest"}
     assert stream_topics(spark, options, ["t"]).isStreaming
 
 
-def test_follow_stops_at_the_first_bad_report_when_requested(
+def test_follow_runs_in_any_thread_and_stops_at_the_first_bad_report_when_requested(
     spark: SparkSession, broker: DevBroker, tmp_path: Path
 ) -> None:
     plan = plan_of(put(broker, [0, 1, 3], tmp_path, 4), stop_when_bad=True)
-    (verdict,) = follow(spark, plan, progress=quiet())
+    verdicts: list[AuditVerdict] = []
+
+    def run() -> None:
+        verdicts.extend(follow(spark, plan, progress=quiet()))
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join(120)
+    assert not thread.is_alive()
+    (verdict,) = verdicts
     assert (verdict.missing, verdict.is_good) == (1, False)
     assert spark.streams.active == []
 

@@ -40,6 +40,7 @@ def write_lines(directory: Path, name: str, rows: list[Any]) -> None:
     (directory / "in" / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
+@pytest.mark.usefixtures("spark_defaults")
 def test_rows_become_json_and_expressions_fill_the_other_columns(spark: SparkSession, tmp_path: Path) -> None:
     write_lines(tmp_path, "a.json", [{"id": number, "at": 1000 * number, "name": "é"} for number in range(20)])
     with StreamSink(tmp_path / "s") as sink:
