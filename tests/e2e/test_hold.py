@@ -16,6 +16,8 @@ from bruce_mp.supervisor.upgrade.upgrade_note import UpgradeStage, read_note
 from support.daemon import Daemon
 from support.daemon_runs import Sender, run_until_exit
 from support.hold import Hold
+from support.installation import Installation
+from support.processes import wait_until
 from support.read_back import broker_fixture, read_back, values_in, wait_for_records
 from support.traffic import Load, assert_all_there
 
