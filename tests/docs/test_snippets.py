@@ -47,7 +47,6 @@ NOT_TRIED: Final[dict[Key, str]] = {
     ("README.md", "scripts/test"): "is what runs this",
     ("docs/getting-started.md", "python3 -m venv ~/bruce-venv"): INSTALLS,
     ("docs/spark.md", "$ python3 -m venv ~/spark-venv"): INSTALLS,
-    ("docs/getting-started.md", "d /run/bruce 0755 bruce bruce -"): "needs root, and the user of the block below it",
     ("docs/getting-started.md", "useradd --system --shell /usr/sbin/nolog"): "makes a user of this host",
     ("docs/operating.md", "systemctl stop bruce"): "needs systemd; tests/e2e/test_upgrade.py stops and starts a daemon",
     ("docs/operating.md", "helm install bruce deploy/kubernetes/bru"): "needs a cluster; tests/deploy/test_files.py",

@@ -237,7 +237,6 @@ class HistoryRecorder:
             steps = whole if topic == WHOLE else self._read(period, topic, now_s)
         if topic == WHOLE:
             return _series(period, self._with_pending(period, whole, last_sample, now_s), now_s)
-        steps = self._read(period, topic, now_s)
         # The file has no row for a step in which the topic had no messages. So take the steps, and the time in which
         # messages were counted, from the daemon's rows.
         topic_steps = {
