@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["coalescing_for", "stream_coalescing_for"]
 
 MAX_NAP_US: Final = 5000
-MAX_STREAM_NAP_US: Final = 10_000
+MAX_STREAM_NAP_US: Final = 20_000
 """Longest naps of the datagram input and of a stream worker; see docs/decisions/receive-coalescing.md."""
 UNBATCHED_NAP_US: Final = 2000
 """Longest nap of a stream worker if a topic is not batched, so that its messages reach the broker within 5 ms."""

@@ -10,5 +10,5 @@ cdef class ArrivalRate:
     cdef double awake_messages_per_us, awake_bytes_per_us   # of that window
 
     cpdef void add(self, int64_t message_count, int64_t size) noexcept
-    cpdef int64_t nap_us(self, int64_t now_us) noexcept
+    cpdef int64_t nap_us(self, int64_t now_us, int64_t left_us) noexcept
     cdef void end_window(self, int64_t now_us) noexcept

@@ -20,7 +20,7 @@ cdef class ArrivalRate:
         self.message_count += message_count
         self.charged_bytes += message_count * OVERHEAD_BYTES + 2 * size
 
-    cpdef int64_t nap_us(self, int64_t now_us) noexcept:
+    cpdef int64_t nap_us(self, int64_t now_us, int64_t left_us) noexcept:
         cdef double nap_us = self.max_nap_us, messages_per_us, bytes_per_us
         if now_us - self.window_start_us >= WINDOW_US:
             self.end_window(now_us)
@@ -32,10 +32,10 @@ cdef class ArrivalRate:
             nap_us = self.max_messages / messages_per_us
         if nap_us * bytes_per_us > self.max_bytes:
             nap_us = self.max_bytes / bytes_per_us
-        if nap_us < MIN_NAP_US or nap_us * self.messages_per_us < MIN_MESSAGES:
+        if min(nap_us, left_us) < MIN_NAP_US or nap_us * self.messages_per_us < MIN_MESSAGES:
             return 0
         self.has_slept = True
-        return <int64_t>nap_us
+        return min(<int64_t>nap_us, left_us)
 
     cdef void end_window(self, int64_t now_us) noexcept:
         cdef double elapsed_us = now_us - self.window_start_us

@@ -152,8 +152,8 @@ class DatagramIntake(PureDatagramIntake):
                     left_ms = longest_wait_ms(limits, until_ms, now_ms)
                     if not left_ms:
                         break
-                    nap_us = rate.nap_us(now_us)
-                    if nap_us and nap_us < left_ms * 1000:
+                    nap_us = rate.nap_us(now_us, <int64_t>left_ms * 1000)
+                    if nap_us:
                         sleep_us(nap_us)
                         now_ms = monotonic_us() // 1000 + offset_ms
                         left_ms = longest_wait_ms(limits, until_ms, now_ms)

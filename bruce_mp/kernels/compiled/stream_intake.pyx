@@ -238,8 +238,8 @@ class StreamIntake(pure.StreamIntake):
                 left_ms = longest_wait_ms(limits, until_ms, now_ms)
                 if leftovers or served.unhandled_events or now_ms >= publish_ms or not left_ms:
                     return pure.StreamIntakeResult(leftovers, None, served.unhandled_events)
-                nap_us = 0 if served.unread else rate.nap_us(now_us)
-                if 0 < nap_us < left_ms * 1000:
+                nap_us = 0 if served.unread else rate.nap_us(now_us, <int64_t>left_ms * 1000)
+                if nap_us:
                     sleep_us(nap_us)
                     now_ms = monotonic_us() // 1000 + offset_ms
                     left_ms = longest_wait_ms(limits, until_ms, now_ms)

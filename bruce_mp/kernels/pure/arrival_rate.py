@@ -58,23 +58,25 @@ class ArrivalRate:
         self._charged_bytes += message_count * OVERHEAD_BYTES + 2 * size
 
     def nap(self, now_ms: int, until_ms: int, due_ms: int | None) -> None:
-        """Take a nap if it saves CPU and ends before both `until_ms` and `due_ms`; `due_ms` may be None."""
+        """Take a nap if it saves CPU; it ends at `until_ms` or `due_ms` at the latest.  `due_ms` may be None."""
         left_ms = (until_ms if due_ms is None else min(until_ms, due_ms)) - now_ms
-        nap_us = self.nap_us(time.monotonic_ns() // 1000)
-        if 0 < nap_us < left_ms * 1000:
+        if nap_us := self.nap_us(time.monotonic_ns() // 1000, left_ms * 1000):
             time.sleep(nap_us / 1_000_000)
 
-    def nap_us(self, now_us: int) -> int:
-        """Return the length of the nap to take now that the socket's queue is empty; 0 = no nap."""
+    def nap_us(self, now_us: int, left_us: int) -> int:
+        """Return the length of the nap to take now that the socket's queue is empty; 0 = no nap.
+
+        The input wakes up in `left_us` in any case, so a nap that would last longer ends then.
+        """
         if now_us - self._window_start_us >= WINDOW_US:
             self._end_window(now_us)
         if now_us - self._awake_end_us > AWAKE_INTERVAL_US:
             return 0  # a window without naps is due
         nap_us = self._longest_nap_us()
-        if nap_us < MIN_NAP_US or nap_us * self._messages_per_us < MIN_MESSAGES:
+        if min(nap_us, left_us) < MIN_NAP_US or nap_us * self._messages_per_us < MIN_MESSAGES:
             return 0
         self._has_slept = True
-        return int(nap_us)
+        return min(int(nap_us), left_us)
 
     def _longest_nap_us(self) -> float:
         """Return the longest nap within the limits.
