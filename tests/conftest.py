@@ -22,6 +22,7 @@ import gc
 import re
 from contextlib import ExitStack
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
@@ -42,7 +43,6 @@ from support.variants import pure_kernels, variant
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
-    from pathlib import Path
 
     import psutil
 
@@ -106,6 +106,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--soak", action="store_true", help="run the long tests only")
     parser.addoption("--clients", action="store_true", help="run the client libraries of all languages")
     parser.addoption("--only", choices=WORDS, help="skip files without this mark: a collection of all takes seconds")
+    parser.addoption("--part", default="1/1", help="the number of a part of the files, and that of all parts: 2/3")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -122,8 +123,10 @@ def pytest_unconfigure() -> None:
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Skip files without tests to run: to import all files takes seconds in each worker."""
-    if collection_path.suffix != ".py":
+    if collection_path.suffix != ".py" or collection_path.name == "conftest.py":
         return None
+    if collection_path not in _files_of_part(config.getoption("--part")):
+        return True
     text = _text_of(collection_path)
     if (mark := config.getoption("--only")) is not None and not re.search(WORDS[mark], text):
         return True
@@ -132,6 +135,14 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
         config.stash[LEFT_OUT_FILES].add(str(collection_path.relative_to(config.rootpath)))
         return True
     return None
+
+
+@cache
+def _files_of_part(part: str) -> frozenset[Path]:
+    """Return the test files of a part; all parts have about as much text."""
+    number, count = map(int, part.split("/"))
+    by_size = sorted(Path(__file__).parent.rglob("test_*.py"), key=lambda path: (path.stat().st_size, path))
+    return frozenset(by_size[number - 1 :: count])
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest's own hook looks at the marks

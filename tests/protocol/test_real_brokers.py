@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from bruce_mp.protocol.kafka.kafka_types import PartitionAck
     from support.kafka_cluster import KafkaCluster
 
-NOW_MS = 1_700_000_000_000
+NOW_MS = time.time_ns() // 1_000_000  # a broker forgets a producer a day after the timestamp of its last record
 
 
 def produce(client: BrokerClient, topic: str, batch: bytes, acks: int = -1) -> int:

@@ -90,6 +90,8 @@ def test_a_job_refused_by_the_daemon_names_the_reason(spark: SparkSession, tmp_p
     with daemon_in(tmp_path, broker, **{"input.streams.max_spill_size": "1m"}) as daemon:
         with pytest.raises(PythonException, match=r"The daemon ended the fenced attempt .*max_spill_size"):
             write(rows(spark), daemon)
+        # Spark ends the other task's attempt when it likes.
+        daemon.wait_for(lambda: not any(daemon.books().held.values()), "end of all attempts", 60)
         books = daemon.books_while_stopped()
         assert books.balanced
         assert books.discarded == {"ABANDONED_ATTEMPT": books.received}

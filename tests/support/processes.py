@@ -149,8 +149,11 @@ def descendants() -> set[psutil.Process]:
 
 def children_of(pid: int) -> list[int]:
     """Return the pids of a process's children, without the look at all processes that psutil takes."""
-    tasks = Path(f"/proc/{pid}/task").iterdir()
-    return [int(child) for task in tasks for child in (task / "children").read_text().split()]
+    found: list[int] = []
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        with suppress(FileNotFoundError):  # the thread has ended
+            found += map(int, (task / "children").read_text().split())
+    return found
 
 
 def title_of(pid: int) -> str:
