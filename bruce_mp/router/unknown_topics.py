@@ -6,7 +6,7 @@ An unknown topic is in a state:
     TO_CREATE  (only with automatic creation) waits until the router sends a request to create it
     CREATING   waits for a broker's answer to the creation request
     CREATED    waits for metadata with the topic; the router fetches several times, because not all brokers learn of a
-               new topic at once
+               new topic at once, and then sends another request to create it
 
 If the daemon's Kafka user may not see a topic, the topic is *forbidden*; only a request by name shows this.  At most
 `MAX_FORBIDDEN` topics are requested by name.  The forbidden topics among them stay FETCHING, and their messages wait
@@ -95,7 +95,7 @@ class _UnknownTopic:
         self.state = UnknownTopicState.FETCHING
         self.creation_request_count = 0
         self.fetch_count = 0
-        """How many fetches of `CREATED_FETCH_DELAYS_MS` were requested for the topic."""
+        """How many fetches of `CREATED_FETCH_DELAYS_MS` were requested since the topic's last creation."""
 
 
 class UnknownTopics:
@@ -196,12 +196,12 @@ class UnknownTopics:
             self._fetch_schedule.request(max(now_ms, topic.fetch_after_ms))
         elif topic.state is UnknownTopicState.CREATED and topic.fetch_count < len(CREATED_FETCH_DELAYS_MS):
             self._schedule_fetch(topic, now_ms)
-        elif topic.state is UnknownTopicState.CREATED or not self._autocreate or self._count_free_entries() <= 0:
+        elif not self._autocreate or self._count_free_entries() <= 0:
             self._refuse(name, DiscardReason.BAD_TOPIC, now_ms + UNKNOWN_REFUSAL_MS)
         elif topic.creation_request_count >= MAX_CREATION_REQUESTS or _VALID_NAME.match(name) is None:
             self._refuse(name, DiscardReason.TOPIC_AUTOCREATE_FAIL, now_ms + CREATION_REFUSAL_MS)
         else:
-            topic.state = UnknownTopicState.TO_CREATE
+            topic.state, topic.fetch_count = UnknownTopicState.TO_CREATE, 0
 
     def _schedule_fetch(self, topic: _UnknownTopic, now_ms: int) -> None:
         """Request the next of the fetches that follow a topic's creation."""
