@@ -22,7 +22,6 @@ import gc
 import re
 from contextlib import ExitStack
 from functools import cache
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
@@ -37,12 +36,14 @@ from support.hang_watch import HangWatch
 from support.kafka_cluster import KafkaCluster
 from support.kafka_dist import ALWAYS, NEWEST, TESTED
 from support.kafka_secure import SecureKafka
+from support.parts import files_of_part
 from support.process_guard import ProcessGuard
 from support.slabs import new_slab
 from support.variants import pure_kernels, variant
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
+    from pathlib import Path
 
     import psutil
 
@@ -106,7 +107,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--soak", action="store_true", help="run the long tests only")
     parser.addoption("--clients", action="store_true", help="run the client libraries of all languages")
     parser.addoption("--only", choices=WORDS, help="skip files without this mark: a collection of all takes seconds")
-    parser.addoption("--part", default="1/1", help="the number of a part of the files, and that of all parts: 2/3")
+    parser.addoption("--part", help="the number of a part of the files, and that of all parts: 2/3")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -123,9 +124,9 @@ def pytest_unconfigure() -> None:
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Skip files without tests to run: to import all files takes seconds in each worker."""
-    if collection_path.suffix != ".py" or collection_path.name == "conftest.py":
+    if collection_path.suffix != ".py":
         return None
-    if collection_path not in _files_of_part(config.getoption("--part")):
+    if (part := config.getoption("--part")) is not None and collection_path not in files_of_part(part):
         return True
     text = _text_of(collection_path)
     if (mark := config.getoption("--only")) is not None and not re.search(WORDS[mark], text):
@@ -135,14 +136,6 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
         config.stash[LEFT_OUT_FILES].add(str(collection_path.relative_to(config.rootpath)))
         return True
     return None
-
-
-@cache
-def _files_of_part(part: str) -> frozenset[Path]:
-    """Return the test files of a part; all parts have about as much text."""
-    number, count = map(int, part.split("/"))
-    by_size = sorted(Path(__file__).parent.rglob("test_*.py"), key=lambda path: (path.stat().st_size, path))
-    return frozenset(by_size[number - 1 :: count])
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest's own hook looks at the marks
