@@ -6,7 +6,8 @@ same names.  The same tests run on both variants.  `CHOICE` tells which variant 
 
     intake          receives datagrams and appends them to lanes
     stream_intake   reads stream connections and appends their messages to lanes
-    lanes           parses a batch and appends its messages to the open runs of lanes (`parse`, `lane`, `timestamps`)
+    lanes           parses a batch and appends its messages to the open runs of lanes (`parse`, `lane`, `lane_chunks`,
+                    `timestamps`)
     arrival_rate    computes the naps of an input
     chunks          allocates and reclaims the chunks of an input
     rows            settles segments, moves them to other stages, and counts messages, in transactions

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import re
 from collections import OrderedDict
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, ClassVar, Final, Protocol
 
 from bruce_mp.errors import SlabError
 from bruce_mp.slab import landing_zone
@@ -80,15 +80,18 @@ class ChunkPool:
     opens, and of each settled chunk before it frees the chunk.
     """
 
+    free_chunks_type: ClassVar = FreeChunks  # the compiled variant overrides both
+    holdings_type: ClassVar = Holdings
+
     def __init__(self, slab: Slab, owner: int, peers: Sequence[int] = (), watcher: ChunkWatcher | None = None) -> None:
         self._slab = slab
         self.owner = owner
         self._watcher = watcher
         self._shares = Shares(slab, owner, peers)
-        self._free = FreeChunks(slab.geometry.chunks)
+        self._free = self.free_chunks_type(slab.geometry.chunks)
         self._sealed: _Queue = OrderedDict()  # sealed chunks that are not stuck
         self._stuck: _Queue = OrderedDict()
-        self.holdings = Holdings()
+        self.holdings = self.holdings_type()
         self.stuck_count = 0
         """Number of chunks in stuck spans."""
         self._now_ms = 0

@@ -335,6 +335,17 @@ def test_a_span_that_is_full_in_few_runs_is_followed_by_a_longer_one(messages_a_
         assert spans_in_use(slab) == [1, span]
 
 
+@pytest.mark.parametrize(("free_percent", "span"), [(11, 2), (9, 1)])
+def test_a_busy_lane_leaves_a_tenth_of_the_chunks_free(free_percent: int, span: int) -> None:
+    with new_slab(replace(SMALL, chunks=4096)) as slab:
+        sender = Input(slab, linger_ms=25, topics=TOPICS)
+        while sender.pool.free_count > 4096 * free_percent // 100:
+            sender.pool.allocate(8, sender.now_ms)
+        in_use = spans_in_use(slab)
+        sender.receive([datagram(b"t1", bytes(1500))] * 8)
+        assert spans_in_use(slab) == [*in_use, 1, span]
+
+
 def test_a_lane_with_short_runs_returns_to_single_chunks() -> None:
     with new_slab(replace(SMALL, chunks=4096)) as slab:
         sender = Input(slab, linger_ms=25, topics=TOPICS)

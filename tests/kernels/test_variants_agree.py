@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,9 +19,10 @@ from bruce_mp.slab.layout import RunState, state_word
 from bruce_mp.slab.recovery import SentBatch
 from bruce_mp.slab.rows import Move
 from bruce_mp.slab.tables import PartitionTable, TopicTable
+from bruce_mp.slab.topic_thresholds import TopicThresholds
 from support.examples import examples
 from support.headers import header_lists
-from support.slabs import INPUT_ROW, datagram, new_slab, put_in_landing_zone
+from support.slabs import INPUT_ROW, datagram, new_slab, put_in_landing_zone, set_state
 from support.variants import KERNELS
 
 if TYPE_CHECKING:
@@ -39,7 +41,9 @@ IN_FLIGHT: Final = state_word(RunState.IN_FLIGHT, 7)
 class Variant:
     """One variant of the kernels, with its own input."""
 
-    def __init__(self, package: str, slab: Slab, linger_ms: int, window: TimestampWindow | None = None) -> None:
+    def __init__(
+        self, package: str, slab: Slab, linger_ms: int, window: TimestampWindow | None = None, *, alpha: int = 0
+    ) -> None:
         self.slab = slab
         modules = [vars(import_module(f"bruce_mp.kernels.{package}.{name}")) for name in KERNELS]
         self.kernels: dict[str, Any] = {name: value for module in modules for name, value in module.items()}
@@ -48,7 +52,14 @@ class Variant:
         table.add(b"t2", 1)
         self.row = self.kernels["ProcessRow"](slab, INPUT_ROW)
         self.pool = self.kernels["ChunkPool"](slab, INPUT_ROW)
-        self.lanes = self.kernels["Lanes"](slab, self.pool, table, lambda _: linger_ms, windows=lambda _: window)
+        self.lanes = self.kernels["Lanes"](
+            slab,
+            self.pool,
+            table,
+            lambda _: linger_ms,
+            windows=lambda _: window,
+            thresholds=TopicThresholds(self.pool, table, lambda _: alpha) if alpha else None,
+        )
         self.lanes.wall_offset_ms = 7
 
     def receive(self, datagrams: Sequence[bytes], now_ms: int) -> tuple[Any, list[Segment]]:
@@ -228,6 +239,65 @@ def test_pure_and_compiled_kernels_produce_equal_slabs(
             segments = after
             if found is SlabError:
                 return  # with damage, the stores before its detection may differ
+
+
+Step = tuple[bytes, int, int, int, int]
+steps = st.lists(
+    st.tuples(
+        st.sampled_from([b"t1", b"t2", b"new"]),  # topic
+        st.sampled_from([0, 1800, 8990]),  # size of the messages
+        st.sampled_from([1, 2, 100]),  # number of messages
+        st.sampled_from([0, 10, 100]),  # part of the held runs that is settled, in percent
+        st.sampled_from([0, 30, 6000]),  # pause in ms
+    ),
+    min_size=10,
+    max_size=60,
+)
+
+
+@examples(20)
+@given(steps=steps, chunks=st.sampled_from([24, 1024]), alpha=st.sampled_from([0, 1, 4]))
+def test_both_variants_give_the_same_chunks_to_lanes(steps: list[Step], chunks: int, alpha: int) -> None:
+    geometry = replace(GEOMETRY, chunks=chunks)  # in the larger slab, a busy lane gets spans of two chunks
+    with new_slab(geometry) as first, new_slab(geometry) as second:
+        variants = [
+            Variant(package, slab, 25, alpha=alpha) for package, slab in (("pure", first), ("compiled", second))
+        ]
+        held: list[Segment] = []
+        now_ms = 100
+        for number, (topic, size, count, settled_percent, pause_ms) in enumerate(steps):
+            message = datagram(topic, bytes(size), partition_key=size or None)
+            extents = [(index * len(message), len(message)) for index in range(count)]
+            ingested, closed = zip(
+                *[_ingest(it, memoryview(message * count), extents, number << 10, now_ms) for it in variants],
+                strict=True,
+            )
+            assert ingested[1] == ingested[0]
+            assert closed[1] == closed[0]
+            held += closed[0]
+            settled, held = held[: len(held) * settled_percent // 100], held[len(held) * settled_percent // 100 :]
+            for slab in (first, second):
+                set_state(slab, settled, RunState.DELIVERED)
+            assert _memory_of(variants[1]) == _memory_of(variants[0])
+            now_ms += pause_ms
+        assert _without_pointers(first) == _without_pointers(second)
+
+
+def _ingest(
+    it: Variant, buffer: memoryview, extents: list[tuple[int, int]], first_arrival: int, now_ms: int
+) -> tuple[Any, list[Segment]]:
+    ingested = it.lanes.ingest(buffer, extents, first_arrival, now_ms)
+    it.lanes.close_due(now_ms)
+    it.pool.allow_reclaim()
+    return ingested, it.lanes.drain_closed()
+
+
+def _memory_of(it: Variant) -> object:
+    """Return how a pool has divided its memory."""
+    pool, free = it.pool, it.pool._free
+    holdings = {topic: list(each.spans.items()) for topic, each in pool.holdings.by_topic.items()}
+    counts = [(each.chunk_count, each.freed_span_count) for each in pool.holdings.by_topic.values()]
+    return holdings, counts, bytes(free._used), free.count, list(pool._sealed), list(pool._stuck), pool.stuck_count
 
 
 def _without_pointers(slab: Slab) -> bytes:

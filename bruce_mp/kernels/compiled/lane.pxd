@@ -29,6 +29,7 @@ cdef class Lane:
     cdef int partition_index
     cdef int64_t min_timestamp
 
+    cdef void use_span(self, Memory *memory, int64_t chunk, int64_t span) noexcept
     cdef object hand_over(self, uint8_t *base, uint64_t last_ticket_at)
     cdef object reset_run(self)
     cdef bint has_room(self, uint64_t size) noexcept

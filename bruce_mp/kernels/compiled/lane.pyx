@@ -42,16 +42,19 @@ cdef class Lane:
 
     def use_chunk(self, chunk, span):
         cdef Memory memory
-        cdef uint8_t *base
         attach(self.slab, &memory)
-        base = <uint8_t *>memory.buffer.buf
-        self.chunk, self.span = chunk, span
-        self.start = self.slab.chunk_at(chunk)
-        self.generation = load32(base + self.start + CHUNK_GENERATION)
-        self.end = self.start + CHUNK_HEADER
-        self.limit = self.start + <uint64_t>span * CHUNK_BYTES
-        self.runs = 0
+        self.use_span(&memory, chunk, span)
         release(&memory)
+
+    cdef void use_span(self, Memory *memory, int64_t chunk, int64_t span) noexcept:
+        """See `use_chunk`, in the attached memory of the slab."""
+        cdef uint8_t *start = memory.chunks + chunk * CHUNK_BYTES
+        self.chunk, self.span = chunk, span
+        self.start = start - <uint8_t *>memory.buffer.buf
+        self.generation = load32(start + CHUNK_GENERATION)
+        self.end = self.start + CHUNK_HEADER
+        self.limit = self.start + span * CHUNK_BYTES
+        self.runs = 0
 
     def adopt_chunk(self, Lane donor):
         self.chunk, self.span, self.runs = donor.chunk, donor.span, donor.runs

@@ -10,6 +10,7 @@ from cpython.ref cimport PyObject
 from libc.stdlib cimport calloc, free, malloc
 
 from bruce_mp.kernels.compiled.lane cimport Lane, record_size
+from bruce_mp.kernels.compiled.lane_chunks cimport make_room
 from bruce_mp.kernels.compiled.memory cimport *
 from bruce_mp.kernels.compiled.parse cimport NONE, Group, KnownTopic, ParsedBatch, ParsedMessage
 from bruce_mp.kernels.compiled.redo cimport make_version_odd
@@ -363,7 +364,7 @@ cdef int append_chain(
     cdef uint64_t size
     cdef int end
     cdef ParsedMessage *message
-    cdef bint counts_replaced = False
+    cdef bint has_room, counts_replaced = False
     cdef ReplacedCount replaced
     cdef WaitLimits *limits
     lane.keeps_timestamps = batch.keeps_timestamps
@@ -372,7 +373,11 @@ cdef int append_chain(
             counts_replaced = lane.limits.is_clamp
     while first != NONE:
         size = record_size(&batch.messages[first])
-        if lane.has_room(size) or make_room(lanes, batch, lane, size, now_ms):
+        has_room = lane.has_room(size)
+        if not has_room:
+            batch.are_limits_stale = True
+            has_room = make_room(lanes, lane, size, now_ms)
+        if has_room:
             end = lane.append(base, batch.messages, first, now_ms)
             if counts_replaced:
                 replaced = count_replaced(batch.messages, first, end)
@@ -422,9 +427,3 @@ cdef int wake_by(lanes, IngestBatch batch, int64_t due_ms) except -1:
     if next_due_ms is None or due_ms < next_due_ms:
         lanes._next_due_ms = due_ms
     return 0
-
-
-cdef bint make_room(lanes, IngestBatch batch, Lane lane, uint64_t size, int64_t now_ms) except -1:
-    """See `LaneChunks.make_room`."""
-    batch.are_limits_stale = True
-    return lanes._chunks.make_room(lane, size, now_ms)

@@ -2,6 +2,7 @@
 
 cdef enum:
     SUPER_TOPICS_VERSION = 104
+    SUPER_SHARES = 1024
     PARTITION_ENTRY = 16
     PARTITION_NEXT_SEQUENCE = 8
     LAST_EPOCH = 32767
@@ -86,3 +87,4 @@ cdef enum State:
 cdef enum ChunkState:
     CHUNK_FREE = 0
     CHUNK_OPEN = 1
+    CHUNK_SEALED = 2

@@ -155,7 +155,8 @@ class Lane:
         )  # fmt: skip
         lay.RUN.pack_into(self._slab.view, at, *fields)
         if header.name:
-            self._slab.view[at + lay.RUN_HEADER : at + lay.RUN_HEADER + len(header.name)] = header.name
+            padded = header.name.ljust(header.size - lay.RUN_HEADER, b"\0")
+            self._slab.view[at + lay.RUN_HEADER : at + header.size] = padded
         self._run_at, self._end = at, at + header.size
         self._payload = self._largest_payload = 0
         self._min_timestamp = timestamp

@@ -20,8 +20,8 @@ from zlib import crc32
 
 from bruce_mp.errors import DiscardReason
 from bruce_mp.kernels.closed_runs import LEEWAY_MS, ClosedRuns, tick_after
-from bruce_mp.kernels.lane_chunks import LaneChunks
 from bruce_mp.kernels.pure.lane import Lane, LaneHeader, record_size
+from bruce_mp.kernels.pure.lane_chunks import LaneChunks
 from bruce_mp.kernels.pure.parse import parse
 from bruce_mp.kernels.pure.timestamps import ReplacementCounts, replace_timestamps
 from bruce_mp.slab import landing_zone
@@ -32,7 +32,7 @@ from bruce_mp.slab.handover_tickets import HandoverTickets
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from bruce_mp.kernels.lane_chunks import ChunkSource, LaneKey, Thresholds
+    from bruce_mp.kernels.pure.lane_chunks import ChunkSource, LaneKey, Thresholds
     from bruce_mp.kernels.pure.parse import ParsedMessage, PartitionerOfTopic, RejectedMessage
     from bruce_mp.kernels.pure.timestamps import TimestampWindow, TopicReplacements, WindowOfTopic
     from bruce_mp.slab.file import Slab

@@ -4,7 +4,8 @@ A lane appends messages to its open chunk, or to a *span* of neighboring chunks 
 full, this module chooses the length of the next span and checks the topic's limit (*threshold*).  A topic at its
 threshold gets no further chunk.  Then the lane may take over the open chunk of another lane of the topic, the *donor*.
 
-Both variants of `Lanes` use this module, because it works per chunk and not per message.
+With many topics, an input needs a chunk for every few messages, so the usual case of `LaneChunks.make_room` has a
+compiled variant.
 """
 
 from __future__ import annotations
