@@ -153,7 +153,7 @@ def _read(salvage: Salvage, *, was_in_use: bool) -> Inspection:
         file=os.fsencode(slab.path).decode("utf-8", "backslashreplace"),
         bytes=slab.path.stat().st_size,
         in_use=in_use,
-        layout_version=lay.LAYOUT_VERSION,
+        layout_version=slab.words[lay.SUPER_VERSION >> 2],
         created_ms=created_ms,
         age_ms=max(0, wall_ms() - created_ms),
         topic_table=slab.geometry.topics,
@@ -172,7 +172,7 @@ def _read(salvage: Salvage, *, was_in_use: bool) -> Inspection:
 
 
 def _processes(slab: Slab) -> Iterator[LastProcess]:
-    for row in range(lay.ROW_COUNT):
+    for row in range(slab.geometry.rows):
         at = slab.row_at(row)
         incarnation = slab.words[(at + lay.ROW_INCARNATION) >> 2]
         if incarnation:

@@ -101,7 +101,7 @@ class SlabSection(Section, frozen=True):
     size: Annotated[
         int,
         fields.size(
-            "Memory for messages. The file is 10 to 70 MiB larger, depending on `input.max_datagram_size`.",
+            "Memory for messages. The file is 9 to 74 MiB larger, depending on `input.max_datagram_size`.",
             8 * MIB,
             64 * GIB,
         ),

@@ -51,7 +51,7 @@ def _count_once(slab: Slab) -> Books:
     versions = row_integers(slab, lay.ROW_VERSION)
     # The counters of row n begin at index `first` + n * `step` in `slab.longs`.
     first, step = (slab.geometry.rows_at + lay.ROW_COUNTERS) >> 3, lay.ROW_BYTES >> 3
-    starts = range(first, first + lay.ROW_COUNT * step, step)
+    starts = range(first, first + slab.geometry.rows * step, step)
     rows = [slab.longs[start : start + BOOK_COUNTER_COUNT].tolist() for start in starts]
     used_rows = filter(any, rows)
     counters = [sum(counts) for counts in zip(*used_rows, strict=True)] or rows[0]  # if no row is used, all are 0
@@ -76,7 +76,7 @@ def count_by_stage(record_counts: Sequence[int]) -> dict[str, int]:
 
 def has_counts(slab: Slab) -> bool:
     """Return True if the faster count is valid: in each row, the last process counted the messages that it moved."""
-    return all(_incarnation(slab, row) == slab.words[_counted_index(slab, row)] for row in range(lay.ROW_COUNT))
+    return all(_incarnation(slab, row) == slab.words[_counted_index(slab, row)] for row in range(slab.geometry.rows))
 
 
 def invalidate_counts(slab: Slab, row: int) -> None:
@@ -98,7 +98,7 @@ def recount(slab: Slab) -> None:
     first = (slab.row_at(lay.ROW_SUPERVISOR) + lay.ROW_COUNTERS) >> 3
     for stage, base in enumerate(bases):
         slab.longs[first + lay.FLOW_BASE + stage] = base % (1 << 64)  # as an unsigned number, even if it is negative
-    for row in range(lay.ROW_COUNT):
+    for row in range(slab.geometry.rows):
         slab.words[_counted_index(slab, row)] = _incarnation(slab, row)
 
 

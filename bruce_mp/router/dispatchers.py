@@ -33,7 +33,7 @@ class DispatcherSet:
         self._slab = slab
         self.slots = {
             node_plus_1 - 1: slot
-            for slot in range(lay.DISPATCHER_SLOTS)
+            for slot in slab.geometry.dispatcher_slots
             if (node_plus_1 := slab.words[self._word_index(slot)])
         }
         """The slot of each broker, by the broker's id (`node`)."""
@@ -88,7 +88,7 @@ class DispatcherSet:
     def _assign_slot(self, node: int, now_ms: int) -> None:
         """Assign a free slot to a broker; report if all slots are in use."""
         used = set(self.slots.values())
-        slot = next((free for free in range(lay.DISPATCHER_SLOTS) if free not in used), None)
+        slot = next((free for free in self._slab.geometry.dispatcher_slots if free not in used), None)
         if slot is None:
             self._tables.report_full("brokers", f"messages for partitions that broker {node} leads wait.", now_ms)
             return

@@ -49,10 +49,19 @@ class Geometry:
     """
 
     chunks: int
-    topics: int = 4096
-    partitions: int = 32768
+    topics: int = 8192
+    partitions: int = 65536
     landing_slots: int = MAX_LANDING_SLOTS
     landing_slot_size: int = 65536
+    rows: int = lay.ROW_FIRST_DISPATCHER + 128  # with a dispatcher for each broker that leads partitions
+
+    @property
+    def dispatcher_rows(self) -> range:
+        return range(lay.ROW_FIRST_DISPATCHER, self.rows)
+
+    @property
+    def dispatcher_slots(self) -> range:
+        return range(self.rows - lay.ROW_FIRST_DISPATCHER)
 
     @cached_property
     def topics_at(self) -> int:
@@ -68,7 +77,7 @@ class Geometry:
 
     @cached_property
     def senders_at(self) -> int:
-        return lay.align(self.rows_at + lay.ROW_COUNT * lay.ROW_BYTES, lay.PAGE)
+        return lay.align(self.rows_at + self.rows * lay.ROW_BYTES, lay.PAGE)
 
     @cached_property
     def landing_at(self) -> int:
@@ -107,9 +116,9 @@ class Geometry:
         """Return the geometry that the fields of a superblock give; None if they contradict each other."""
         fields = lay.SUPERBLOCK.unpack_from(page)
         _, _, chunk_size, file_size, chunks, topics, partitions, rows, slots, slot_size = fields
-        geometry = cls(chunks, topics, partitions, slots, slot_size)
-        is_consistent = (chunk_size, rows, file_size) == (lay.CHUNK_BYTES, lay.ROW_COUNT, geometry.file_size)
-        return geometry if is_consistent else None
+        geometry = cls(chunks, topics, partitions, slots, slot_size, rows)
+        is_consistent = (chunk_size, file_size) == (lay.CHUNK_BYTES, geometry.file_size)
+        return geometry if is_consistent and geometry.dispatcher_rows else None
 
 
 class Slab:
@@ -251,7 +260,7 @@ def _initialize(descriptor: int, geometry: Geometry, now_ms: int) -> None:
         geometry.chunks,
         geometry.topics,
         geometry.partitions,
-        lay.ROW_COUNT,
+        geometry.rows,
         geometry.landing_slots,
         geometry.landing_slot_size,
     )
@@ -278,15 +287,27 @@ def _read_geometry(path: Path, descriptor: int) -> Geometry:
     if len(page) < lay.PAGE or not page.startswith(lay.SUPER_MAGIC):
         raise SlabError(f"{path} is not a slab: it does not begin with {lay.SUPER_MAGIC.decode()}.")
     _, version, *_ = lay.SUPERBLOCK.unpack_from(page)
-    if version != lay.LAYOUT_VERSION:
+    if version not in lay.READABLE_VERSIONS:
+        readable = " and ".join(map(str, lay.READABLE_VERSIONS))
         raise SlabError(
-            f"{path} has layout version {version}; this program reads {lay.LAYOUT_VERSION}. Use a release of bruce "
-            "with the file's version: docs/slab.md lists them."
+            f"{path} has layout version {version}; this program reads {readable}. Use a release of bruce with the "
+            "file's version: docs/slab.md lists them."
         )
     geometry = Geometry.from_superblock(page)
     if geometry is None or os.fstat(descriptor).st_size != geometry.file_size:
         raise SlabError(f"{path} is damaged: its superblock does not match its size.")
     return geometry
+
+
+def layout_version_of(path: Path) -> int | None:
+    """Return the layout version that the file at `path` names; None if there is no such file, or it is no slab."""
+    try:
+        with path.open("rb") as file:
+            beginning = file.read(len(lay.SUPER_MAGIC) + 4)
+    except OSError:
+        return None
+    magic, version = beginning[: len(lay.SUPER_MAGIC)], beginning[len(lay.SUPER_MAGIC) :]
+    return int.from_bytes(version, "little") if magic == lay.SUPER_MAGIC else None
 
 
 def lock_exclusive(path: Path) -> int:

@@ -43,7 +43,9 @@ from enum import IntEnum, unique
 from struct import Struct
 from typing import Final
 
-LAYOUT_VERSION: Final = 1
+LAYOUT_VERSION: Final = 2
+"""The version of a new slab.  It differs from version 1 in the number of rows, which was 96."""
+READABLE_VERSIONS: Final = (1, LAYOUT_VERSION)
 PAGE: Final = 4096
 
 # --- superblock ------------------------------------------------------------------------------------------------------
@@ -51,6 +53,7 @@ SUPER_MAGIC: Final = b"BRUCESLB"
 SUPERBLOCK: Final = Struct("<8sIIQIIIIII")
 """magic, layout version, chunk size, file size, numbers of: chunks, topic entries, partition entries, rows, landing
 slots; landing slot size"""
+SUPER_VERSION: Final = 8  # u32, the layout version
 SUPER_PRODUCER_ID: Final = 72  # i64, -1 = none
 SUPER_IDEMPOTENCE: Final = 84  # u32: 0 = unknown, 1 = brokers support it, 2 = they do not, 3 = the cluster changes
 SUPER_CREATED_MS: Final = 88  # i64
@@ -93,7 +96,7 @@ PARTITION_NEXT_SEQUENCE: Final = 8  # stored with the epoch in one aligned 8-byt
 LAST_EPOCH: Final = 32767  # the largest 16-bit epoch; none follows, so its batches have no sequence numbers
 
 # --- process rows ----------------------------------------------------------------------------------------------------
-ROW_COUNT: Final = 96  # supervisor, router, status, 29 inputs (the last row is the journal process'), 64 dispatchers
+# supervisor, router, status, 29 inputs (the last row is the journal process'), dispatchers: `Geometry.rows` in all
 ROW_PID: Final = 0  # u32
 ROW_INCARNATION: Final = 4  # u32, incremented at each start of the process
 ROW_HEARTBEAT_MS: Final = 8  # i64, steady time
@@ -145,8 +148,6 @@ ROW_FIRST_DISPATCHER: Final = ROW_FIRST_INPUT + INPUT_ROW_COUNT
 INPUT_ROWS: Final = range(ROW_FIRST_INPUT, ROW_FIRST_DISPATCHER)
 ROW_JOURNAL: Final = ROW_FIRST_DISPATCHER - 1  # in the last input row, so at most INPUT_ROW_COUNT - 1 inputs exist
 STREAM_ROWS: Final = range(ROW_FIRST_INPUT + 1, ROW_JOURNAL)  # one for each stream worker (stream input process)
-DISPATCHER_SLOTS: Final = ROW_COUNT - ROW_FIRST_DISPATCHER
-DISPATCHER_ROWS: Final = range(ROW_FIRST_DISPATCHER, ROW_COUNT)
 
 # --- senders: messages of each user, a table for each input -----------------------------------------------------------
 SENDER_ENTRY: Final = 64  # bytes of an entry of u64: user + 2 (0 = free), interval, messages in it, `SenderSums`

@@ -136,7 +136,7 @@ class Salvage:
         self.slab.close()
 
     def _finish_transactions(self) -> None:
-        for index in range(lay.ROW_COUNT):
+        for index in range(self.slab.geometry.rows):
             try:
                 ProcessRow.recover(self.slab, index).counters.release()  # an unreleased view would prevent `close`
             except (SlabError, ValueError, IndexError, struct.error):

@@ -1,16 +1,17 @@
 """The private mapping of a slab file, even if the file has a damaged superblock.
 
 The superblock has the *geometry*: the numbers from which the offsets of the file's parts follow.  They are the same in
-each slab, except the number of chunks, and the number and size of landing slots, which depend on the largest datagram.
-So if the superblock is inconsistent, the repair searches the file for the first chunk header, and computes the slot
-size with which the first chunk has the offset of this header.  A slab of another layout version is not repaired.
+each slab of a layout version, except the number of chunks, and the number and size of landing slots, which depend on
+the largest datagram.  So if the superblock is inconsistent, the repair searches the file for the first chunk header,
+and computes the version and the slot size with which the first chunk has the offset of this header.  A slab of a
+version that this program does not read is not repaired.
 """
 
 from __future__ import annotations
 
 import mmap
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from bruce_mp.errors import SlabError
 from bruce_mp.slab import layout as lay
@@ -21,6 +22,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 __all__ = ["open_private"]
+
+
+_GEOMETRIES: Final = (Geometry(chunks=1), Geometry(chunks=1, topics=4096, partitions=32768, rows=96))
+"""A geometry of each layout version, the newest first."""
 
 
 def open_private(path: Path) -> tuple[Slab, list[str]]:
@@ -43,7 +48,7 @@ def _reconstruct_geometry(path: Path, error: SlabError) -> Geometry:
         raise error
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as data:
         magic, version, *_ = lay.SUPERBLOCK.unpack_from(data)
-        if magic == lay.SUPER_MAGIC and version != lay.LAYOUT_VERSION:
+        if magic == lay.SUPER_MAGIC and version not in lay.READABLE_VERSIONS:
             raise error
         # If the file was only truncated, its superblock is consistent.
         geometry = Geometry.from_superblock(data) or _from_first_chunk(data)
@@ -58,13 +63,17 @@ def _from_first_chunk(data: mmap.mmap) -> Geometry | None:
 
     If several geometries fit, a geometry that agrees with the landing zone is preferred.
     """
-    landing_at = Geometry(chunks=1).landing_at  # the same in each geometry
+    landing_at = min(geometry.landing_at for geometry in _GEOMETRIES)
     pages = range(landing_at, len(data) - lay.CHUNK_BYTES + 1, lay.PAGE)
     chunks_at = next((at for at in pages if _is_chunk_header(data, at)), None)
     if chunks_at is None:
         return None
     chunk_count = (len(data) - chunks_at) // lay.CHUNK_BYTES
-    fitting = [replace(geometry, chunks=chunk_count) for geometry in _candidate_geometries(chunks_at)]
+    fitting = [
+        replace(geometry, chunks=chunk_count)
+        for tables in _GEOMETRIES
+        for geometry in _candidate_geometries(tables, chunks_at)
+    ]
     return max(fitting, key=lambda geometry: _agrees_with_iovec(data, geometry), default=None)
 
 
@@ -73,15 +82,19 @@ def _is_chunk_header(data: mmap.mmap, at: int) -> bool:
     return magic == lay.CHUNK_MAGIC and state in lay.CHUNK_STATES and owner in lay.INPUT_ROWS and span > 0
 
 
-def _candidate_geometries(chunks_at: int) -> Iterator[Geometry]:
-    """Yield all geometries that `Geometry.for_size` can return with the first chunk at offset `chunks_at`."""
+def _candidate_geometries(tables: Geometry, chunks_at: int) -> Iterator[Geometry]:
+    """Yield all geometries with the tables and rows of `tables` and the first chunk at offset `chunks_at`.
+
+    Only the numbers and sizes of landing slots that `Geometry.for_size` can return are considered.
+    """
     for slots in range(1, MAX_LANDING_SLOTS + 1):
         # The size of all slots and of the padding between the last slot and the first chunk, less than a page.
-        padded_size = chunks_at - Geometry(chunks=1, landing_slots=slots).landing_slots_at
+        padded_size = chunks_at - replace(tables, landing_slots=slots).landing_slots_at
         largest_slot_size = (padded_size // slots) & -64  # a slot size is a multiple of 64
         too_small_slot_size = max(0, padded_size - lay.PAGE) // slots
         for slot_size in range(largest_slot_size, too_small_slot_size, -64):
-            geometry = Geometry.for_size(size=0, largest_datagram=slot_size)  # the number of chunks does not matter
+            chosen_slots = Geometry.for_size(size=0, largest_datagram=slot_size).landing_slots
+            geometry = replace(tables, landing_slots=chosen_slots, landing_slot_size=slot_size)
             if (geometry.landing_slots, geometry.chunks_at) == (slots, chunks_at):
                 yield geometry
 

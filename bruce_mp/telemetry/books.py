@@ -98,7 +98,7 @@ def row_integers(slab: Slab, offset: int) -> list[int]:
     """Return the 64-bit integer at byte `offset` of each process row."""
     start = (slab.geometry.rows_at + offset) >> 3
     step = lay.ROW_BYTES >> 3
-    return slab.longs[start : start + lay.ROW_COUNT * step : step].tolist()
+    return slab.longs[start : start + slab.geometry.rows * step : step].tolist()
 
 
 def counter_by_row(slab: Slab, counter: int) -> list[int]:

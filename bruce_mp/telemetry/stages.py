@@ -48,8 +48,6 @@ SPILLED: Final = "spill"
 
 STAGE_NAMES: Final = tuple(dict.fromkeys(STAGE_OF_STATE.values()))
 """The stages in the slab, in the order in which a message passes through them."""
-_READ_ORDER: Final = (*lay.DISPATCHER_ROWS, lay.ROW_ROUTER, *lay.INPUT_ROWS, lay.ROW_STATUS, lay.ROW_SUPERVISOR)
-"""Rows of later stages come first: otherwise they could count a message that the rows before them do not count yet."""
 _MAX_READINGS: Final = 1000
 """The maximum number of attempts to read a row that its process keeps changing; each takes microseconds."""
 
@@ -93,8 +91,10 @@ def used_rows(rows: Iterable[RowReading]) -> list[RowReading]:
 
 def read_rows(slab: Slab) -> list[RowReading]:
     """Read each row between two of its transactions."""
-    readings = {row: _read_row(slab, row) for row in _READ_ORDER}
-    return [readings[row] for row in range(lay.ROW_COUNT)]
+    # Rows of later stages come first: otherwise they could count a message that the rows before them do not count yet.
+    order = (*slab.geometry.dispatcher_rows, lay.ROW_ROUTER, *lay.INPUT_ROWS, lay.ROW_STATUS, lay.ROW_SUPERVISOR)
+    readings = {row: _read_row(slab, row) for row in order}
+    return [readings[row] for row in range(slab.geometry.rows)]
 
 
 def _read_row(slab: Slab, row: int) -> RowReading:
@@ -149,7 +149,7 @@ def held_by_stage(rows: Sequence[RowReading]) -> dict[str, int]:
 
 def flows(rows: Sequence[RowReading]) -> list[int]:
     """Return the number of messages that came into each stage of STAGE_NAMES, less the number that went out of it."""
-    router, dispatchers = rows[lay.ROW_ROUTER], used_rows(rows[row] for row in lay.DISPATCHER_ROWS)
+    router, dispatchers = rows[lay.ROW_ROUTER], used_rows(rows[lay.ROW_FIRST_DISPATCHER :])
     # All rows except those of the router and the dispatchers; usually only the rows of inputs have messages.
     inputs = used_rows(rows[row] for row in (lay.ROW_SUPERVISOR, lay.ROW_STATUS, *lay.INPUT_ROWS))
     not_settled_or_spilled = sum(row.counters[Counter.MsgReceived] - row.settled - row.spilled for row in inputs)

@@ -251,9 +251,9 @@ def test_export_reports_zeroed_memory_that_the_books_miss(path: Path, capsys: py
 def test_an_unreadable_slab_is_rejected(path: Path, command: str, capsys: pytest.CaptureFixture[str]) -> None:
     with path.open("r+b") as file:
         file.seek(8)
-        file.write(b"\x02")
+        file.write(b"\x03")
     assert main(["slab", command, str(path)]) == 1
-    assert "has layout version 2; this program reads 1. Use a release of bruce" in capsys.readouterr().err
+    assert "has layout version 3; this program reads 1 and 2. Use a release of bruce" in capsys.readouterr().err
     path.write_text("something else")
     assert main(["slab", command, str(path)]) == 1
     assert "is not a slab" in capsys.readouterr().err
@@ -287,7 +287,7 @@ Held:
 def test_inspect_prints_a_readable_report(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["slab", "inspect", str(path)]) == 0
     first, second, *rest = capsys.readouterr().out.splitlines()
-    assert first == f"{path}: slab of {SMALL.file_size >> 10}k, layout version 1"
+    assert first == f"{path}: slab of {SMALL.file_size >> 10}k, layout version 2"
     assert second.startswith("created 2023-11-14 22:13:20 UTC, ")
     assert rest == REPORT.replace("PID", str(os.getpid())).splitlines()[1:]
 

@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from bruce_mp.slab.layout import RunState
+from bruce_mp.slab.file import layout_version_of
+from bruce_mp.slab.layout import LAYOUT_VERSION, RunState
 from support.old_slab import ABANDONED, TOPICS, SentMessage, held_states, messages_of, old_daemon, unpack
+from support.processes import run_bruce
 from support.read_back import broker_fixture
 
 if TYPE_CHECKING:
@@ -53,5 +55,12 @@ def test_daemon_delivers_every_message_when_it_adopts_a_slab_of_0_1_0(tmp_path: 
         for topic in TOPICS:
             is_held = topic not in ("delivered", ABANDONED)
             assert stored(broker, topic) == (messages_of(topic) if is_held else []), topic
+        # An upgrade keeps the slab, in its old layout; the restart after a complete delivery replaces it.
+        upgrade = run_bruce("upgrade", "--config", daemon.config_path)
+        assert (upgrade.returncode, "first delivers the held messages" in upgrade.stderr) == (0, False)
+        assert layout_version_of(daemon.slab_path) == 1
+        assert daemon.terminate() == 0
+        daemon.start()
+        assert layout_version_of(daemon.slab_path) == LAYOUT_VERSION
         assert daemon.terminate() == 0
     assert [path.name for path in tmp_path.glob("slab*")] == ["slab.history"]

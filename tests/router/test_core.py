@@ -621,10 +621,8 @@ def test_a_topic_that_returns_after_its_entry_was_freed_is_no_duplicate(make: Ma
 
 
 def test_full_tables_are_reported(make: MakeWorld, caplog: pytest.LogCaptureFixture) -> None:
-    count = lay.DISPATCHER_SLOTS + 1
-    world = make(
-        {b"a": list(range(1, count + 1)), b"b": [1], b"c": [1]}, geometry=replace(GEOMETRY, topics=3, partitions=4)
-    )
+    geometry = replace(GEOMETRY, topics=3, partitions=3, rows=lay.ROW_FIRST_DISPATCHER + 2)
+    world = make({b"a": [1, 2, 3], b"b": [1], b"c": [1]}, geometry=geometry)
     for topic in (b"a", b"b", b"c"):
         for key in range(8):
             world.send_one(topic, key=key)
@@ -782,10 +780,10 @@ def test_any_partition_messages_avoid_a_down_broker(
 
 
 def test_the_slot_of_a_removed_broker_is_reused(make: MakeWorld) -> None:
-    world = make({b"t": [1]})
+    world = make({b"t": [1]}, geometry=replace(GEOMETRY, rows=lay.ROW_FIRST_DISPATCHER + 4))
     world.send_one(b"t")
     settle(world)
-    for node in range(2, 2 + 2 * lay.DISPATCHER_SLOTS):
+    for node in range(2, 10):
         world.brokers = {node}
         world.cluster.leaders[b"t", 0] = node
         world.send_one(b"t")

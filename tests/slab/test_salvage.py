@@ -271,9 +271,10 @@ def test_topics_are_recounted_when_the_count_is_invalid(tmp_path: Path, count: i
 
 @pytest.mark.parametrize("page", [bytes(lay.PAGE), os.urandom(lay.PAGE), b"BRUCESLX"])
 @pytest.mark.parametrize("largest", [10, 1000, 65536, 200_000])
-def test_a_lost_superblock_is_reconstructed(tmp_path: Path, page: bytes, largest: int) -> None:
+@pytest.mark.parametrize("tables", [{}, {"topics": 4096, "partitions": 32768, "rows": 96}], ids=["present", "1.0.0"])
+def test_a_lost_superblock_is_reconstructed(tmp_path: Path, page: bytes, largest: int, tables: dict[str, int]) -> None:
     path = tmp_path / "slab"
-    geometry = Geometry.for_size(1 << 20, largest)
+    geometry = replace(Geometry.for_size(1 << 20, largest), **tables)
     fill(path, geometry)
     slab = Slab(path)
     kernels.DatagramReceiver(slab)
@@ -330,7 +331,7 @@ def test_another_layout_version_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "slab"
     fill(path)
     overwrite(path, 8, b"\x63")
-    with pytest.raises(SlabError, match=r"layout version 99; this program reads 1. Use a release of bruce"):
+    with pytest.raises(SlabError, match=r"layout version 99; this program reads 1 and 2. Use a release of bruce"):
         Salvage(path, is_live=False)
 
 
@@ -353,7 +354,7 @@ def test_any_damage_raises_only_slab_errors(flips: list[tuple[int, int]]) -> Non
         hot = [*range(lay.PAGE), *range(SMALL.topics_at, SMALL.topics_at + 600)]
         hot += [*range(SMALL.landing_at, SMALL.landing_at + 200)]
         hot += range(SMALL.chunks_at, SMALL.chunks_at + 6 * lay.CHUNK_BYTES)
-        hot += [SMALL.rows_at + row * lay.ROW_BYTES + lay.ROW_REDO for row in range(lay.ROW_COUNT)]
+        hot += [SMALL.rows_at + row * lay.ROW_BYTES + lay.ROW_REDO for row in range(SMALL.rows)]
         for where, bits in flips:
             slab.view[hot[where % len(hot)]] ^= bits
         slab.close()

@@ -94,7 +94,7 @@ def test_held_by_topic_names_topics_without_a_number(slab: Slab) -> None:
 
 def test_a_counter_is_the_sum_over_all_processes(slab: Slab) -> None:
     ProcessRow(slab, 0).add(Counter.MsgReceived, 1)
-    ProcessRow(slab, lay.ROW_COUNT - 1).add(Counter.MsgReceived, 5)
+    ProcessRow(slab, slab.geometry.rows - 1).add(Counter.MsgReceived, 5)
     ProcessRow(slab, 7).add(Counter.MsgDelivered, 2**40)
     assert counter_total(slab, Counter.MsgReceived) == 6
     assert counter_total(slab, Counter.MsgDelivered) == 2**40

@@ -173,7 +173,7 @@ def _known_addresses(cluster: ClusterReport) -> Iterator[tuple[int, str]]:
 
 def dispatcher_slots(slab: Slab) -> Iterator[tuple[int, int]]:
     """Yield (node, slot) for each broker that has a dispatcher slot."""
-    for slot in range(lay.DISPATCHER_SLOTS):
+    for slot in slab.geometry.dispatcher_slots:
         at = slab.row_at(lay.ROW_FIRST_DISPATCHER + slot) + lay.ROW_NODE
         if node_plus_1 := slab.words[at >> 2]:  # 0 marks a free slot
             yield node_plus_1 - 1, slot

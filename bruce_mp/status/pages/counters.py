@@ -134,13 +134,13 @@ def _named_counters() -> Iterator[tuple[int, str]]:
 
 
 _COUNTERS: Final = tuple(sorted(_named_counters()))
-_READ_ORDER: Final = (*(row for row in range(lay.ROW_COUNT) if row not in lay.INPUT_ROWS), *lay.INPUT_ROWS)
-"""Rows in the order of reading: the rows of inputs last, so that no message seems settled but not yet received."""
 
 
 def read_counters(slab: Slab, now_ms: int, *, by_process: bool = False) -> CountersPage:
     """Build the page. If `by_process` is True, fill `CounterLine.processes`."""
-    rows = {row: row_counters(slab, row) for row in _READ_ORDER}
+    # The rows of inputs are read last, so that no message seems settled but not yet received.
+    others = [row for row in range(slab.geometry.rows) if row not in lay.INPUT_ROWS]
+    rows = {row: row_counters(slab, row) for row in (*others, *lay.INPUT_ROWS)}
 
     def line(location: str, name: str, numbers: tuple[int, ...]) -> CounterLine:
         """Return the line of the sum of the counters with these numbers."""

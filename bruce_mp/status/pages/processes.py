@@ -67,7 +67,7 @@ class ProcessesPage(Page, frozen=True, kw_only=True):
 
 def read_processes(slab: Slab, now_ms: int, steady_now_ms: int) -> ProcessesPage:
     """Read all rows. `now_ms` is the time of the wall clock, `steady_now_ms` that of the steady clock."""
-    lines = [_read_row(slab, row, steady_now_ms) for row in range(lay.ROW_COUNT)]
+    lines = [_read_row(slab, row, steady_now_ms) for row in range(slab.geometry.rows)]
     return ProcessesPage(**read_header(slab, now_ms), processes=[line for line in lines if line.incarnation])
 
 

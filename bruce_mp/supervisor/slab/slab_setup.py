@@ -23,7 +23,7 @@ from bruce_mp.pipeline.stream_recovery import recover_stream_input
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.chunks import used_chunk_headers
 from bruce_mp.slab.fences import last_completed_attempt
-from bruce_mp.slab.file import Geometry, Slab, create_slab, lock_exclusive
+from bruce_mp.slab.file import Geometry, Slab, create_slab, layout_version_of, lock_exclusive
 from bruce_mp.slab.handover_tickets import HandoverTickets, last_tickets
 from bruce_mp.slab.landing_zone import landed_lengths
 from bruce_mp.slab.layout import RunState
@@ -146,7 +146,7 @@ def _recover_or_clear(path: Path, wanted: Geometry, journal: JournalSetup, spill
     _check_magic(path)
     try:
         slab = Slab(path)
-        for row in range(lay.ROW_COUNT):
+        for row in range(slab.geometry.rows):
             retire_row(slab, row)
         held_count = _validate_and_count(slab)
         reset_producer_id(slab)
@@ -170,8 +170,8 @@ def warn_of_other_size(slab: Slab, wanted: Geometry) -> None:
     """Log a warning if the slab in use has another size than the configuration sets (`wanted`)."""
     if slab.geometry != wanted:
         log.warning(
-            "The slab %s keeps its old size until it is empty: slab.size and input.max_datagram_size take effect after "
-            "a shutdown that delivered everything.",
+            "The slab %s keeps its old size until it is empty: slab.size, input.max_datagram_size and this release's "
+            "limits take effect after a shutdown that delivered everything.",
             slab.path,
         )
 
@@ -202,7 +202,7 @@ def recover_after_upgrade(slab: Slab, input_rows: Sequence[int], spills: SpillDi
     The chunks are not validated, because the old processes have just used them. The row of the supervisor is left as it
     is, because the new code runs in the supervisor's process.
     """
-    for row in range(lay.ROW_COUNT):
+    for row in range(slab.geometry.rows):
         if row != lay.ROW_SUPERVISOR:
             retire_row(slab, row)
     reset_producer_id(slab)
@@ -297,18 +297,10 @@ def _raise_damage(slab: Slab, chunks: Iterable[tuple[int, int]]) -> NoReturn:
 
 def _move_aside(path: Path, reason: str) -> None:
     """Rename a slab that this version cannot use, and log the `reason`, a sentence."""
-    version = _version_of(path)
-    label = "damaged" if version in {None, lay.LAYOUT_VERSION} else f"version-{version}"
+    version = layout_version_of(path)
+    label = "damaged" if version in {None, *lay.READABLE_VERSIONS} else f"version-{version}"
     aside = path.with_name(f"{path.name}.{label}-{wall_ms()}")
     path.rename(aside)
     log.error(
         "%s It was moved to %s, and a new slab is created; messages in the old one are not delivered.", reason, aside
     )
-
-
-def _version_of(path: Path) -> int | None:
-    """Return the layout version in the file, or None if it is not a slab."""
-    with path.open("rb") as file:
-        beginning = file.read(len(lay.SUPER_MAGIC) + 4)
-    magic, version = beginning[: len(lay.SUPER_MAGIC)], beginning[len(lay.SUPER_MAGIC) :]
-    return int.from_bytes(version, "little") if magic == lay.SUPER_MAGIC else None

@@ -10,13 +10,15 @@ import importlib
 import os
 import subprocess
 import time
+from pathlib import Path
 from typing import IO, TYPE_CHECKING, Final
 
 import msgspec
 
 from bruce_mp import __version__
 from bruce_mp.errors import BruceError
-from bruce_mp.slab.layout import LAYOUT_VERSION
+from bruce_mp.slab.file import layout_version_of
+from bruce_mp.slab.layout import LAYOUT_VERSION, READABLE_VERSIONS
 from bruce_mp.supervisor.upgrade.handover import command_line
 
 if TYPE_CHECKING:
@@ -37,7 +39,7 @@ class PreflightError(BruceError):
 
 
 class PreflightReport(msgspec.Struct, frozen=True):
-    """Report of the installed code: its version, its version of the slab's layout, and the paths that it would use."""
+    """Report of the installed code: its version, the layout version of its slab, and the paths that it would use."""
 
     version: str
     layout: int
@@ -49,7 +51,9 @@ def load_and_report(config: Config, programs: Programs) -> PreflightReport:
     """Import all programs, and return the report of this code. An error of an import is raised as it is."""
     for program in programs:
         importlib.import_module(program)
-    return PreflightReport(__version__, LAYOUT_VERSION, config.slab_path, config.daemon.run_dir)
+    present = layout_version_of(Path(config.slab_path))
+    layout = present if present in READABLE_VERSIONS else LAYOUT_VERSION
+    return PreflightReport(__version__, layout, config.slab_path, config.daemon.run_dir)
 
 
 class Preflight:

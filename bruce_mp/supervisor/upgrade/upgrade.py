@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from bruce_mp import __version__
-from bruce_mp.slab.layout import LAYOUT_VERSION
+from bruce_mp.slab.file import layout_version_of
 from bruce_mp.supervisor.upgrade.preflight import Preflight, PreflightError, PreflightReport
 from bruce_mp.supervisor.upgrade.upgrade_note import UpgradeNote, UpgradeStage, read_note, write_note
 from bruce_mp.telemetry.logs import NOTICE
@@ -91,7 +91,7 @@ class Upgrade:
         self._close_preflight()
 
     def _act_on_report(self, report: PreflightReport) -> None:
-        ours = (str(self._run_dir), str(self._slab), LAYOUT_VERSION)
+        ours = (str(self._run_dir), str(self._slab), layout_version_of(self._slab))
         if (report.run_dir, report.slab, report.layout) == ours:
             self._advance(UpgradeState.READY, UpgradeStage.TAKING_OVER, report)
             log.log(NOTICE, "bruce %s hands over to %s.", __version__, report.version)
