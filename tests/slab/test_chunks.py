@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -285,6 +286,26 @@ def filled(slab: Slab, pool: ChunkPool, span: int, now_ms: int) -> Segment:
     pool.seal(chunk)
     pool.allow_reclaim()
     return lane.close_run(HandoverTickets(slab, INPUT_ROW))
+
+
+@pytest.mark.parametrize("is_reused", [False, True])
+def test_a_chunk_is_open_only_with_a_complete_header_after_a_crash(slab: Slab, is_reused: bool) -> None:
+    """Otherwise an open chunk would have the attempt or the last arrival number of its former use."""
+    pool = ChunkPool(slab, INPUT_ROW)
+    if is_reused:
+        former = filled(slab, pool, CHUNKS, 0)
+        set_state(slab, [former], RunState.DELIVERED)
+        slab.words[(slab.chunk_at(0) + lay.CHUNK_ATTEMPT) >> 2] = 9
+        slab.longs[(slab.chunk_at(0) + lay.CHUNK_LAST_ARRIVAL) >> 3] = 9
+        pool.reclaim_idle()
+    images = crash_images(slab, [range(slab.chunks_at, slab.geometry.file_size)], lambda: pool.allocate(2, 5))
+    headers = [lay.CHUNK.unpack_from(slab.view, slab.chunk_at(0)) for _ in images]
+    magic, generation, state, owner, _, span, *others = headers[-1]
+    assert (magic, ChunkState(state), owner, span) == (lay.CHUNK_MAGIC, ChunkState.OPEN, INPUT_ROW, 2)
+    assert generation
+    assert others == [0, 0, 5, 0]
+    assert len(set(headers)) > 3
+    assert {header for header in headers if header[2] != ChunkState.FREE} == {headers[-1]}
 
 
 def test_a_damaged_span_or_run_size_is_not_settled() -> None:
