@@ -265,6 +265,16 @@ def a_line_explains_a_loss_that_appears_in_the_minute_of_an_answered_task(books:
 
 
 @scenes(stamped=[True, False])
+def an_unclear_answer_makes_no_other_attempt_unclear(books: Scene, stamped: bool) -> Balance:
+    books.enter("q", {("a", M1): 5}, delivered=3, discarded={"NO_MEM": 2}, stamped=stamped)
+    both = {("a", M1): 5, (OTHER, M1): 5}
+    books.enter("q", both, attempt=1, delivered=9, discarded={"NO_MEM": 1}, stamped=stamped)
+    books.arrive("q" if stamped else None, "a", range(3))
+    books.arrive("q" if stamped else None, "a", range(5), attempt=1)
+    return {"a": {"sent": 10, "delivered": 8, "discarded": 2}}
+
+
+@scenes(stamped=[True, False])
 def what_the_answers_count_is_final_only_with_a_number_of_deliveries(books: Scene, stamped: bool) -> Balance:
     books.enter("killed", {("a", M1): 5}, delivered=None, stamped=stamped)
     books.enter("answered", {("b", M1): 5}, delivered=5, stamped=stamped)
