@@ -8,7 +8,7 @@ import signal
 import threading
 import time
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import pytest
 from confluent_kafka import Producer
@@ -143,6 +143,42 @@ def test_the_last_report_leaves_out_what_was_not_read(tmp_path: Path) -> None:
     plan = Follow(Audit("nowhere", [TOPIC], [], f"{tmp_path}"))
     query: Any = InterruptedQuery()
     assert list(_closed_minutes(query, plan, stop, quiet())) == []
+
+
+class EndlessQuery(InterruptedQuery):
+    """A query that reads its first batch until it is stopped."""
+
+    recentProgress: Final[list[SimpleNamespace]] = []  # noqa: N815 - Spark's name
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.polled, self.stopped = threading.Event(), threading.Event()
+
+    def awaitTermination(self, timeout_s: float) -> bool:  # noqa: N802 - Spark's name
+        self.polled.set()
+        return self.stopped.wait(timeout_s)
+
+    def stop(self) -> None:
+        super().stop()
+        self.stopped.set()
+
+
+def test_a_stop_event_ends_follow_in_any_thread(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    query, stop, session = EndlessQuery(), threading.Event(), cast("Any", None)
+    monkeypatch.setattr("bruce_mp.spark.audit.follow.missing_topics", lambda *_: [])
+    monkeypatch.setattr("bruce_mp.spark.audit.follow._start_query", lambda *_: query)
+    plan = Follow(Audit("nowhere", [TOPIC], [], f"{tmp_path}"))
+    thread = threading.Thread(target=lambda: list(follow(session, plan, stop, quiet())))
+    thread.start()
+    try:
+        assert query.polled.wait(10)
+        stop.set()
+        thread.join(10)
+        assert not thread.is_alive()
+        assert query.stopped.is_set()
+    finally:
+        query.stop()
+        thread.join()
 
 
 class SteadyQuery(InterruptedQuery):
