@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from bruce_mp.dispatcher.core import Dispatcher
     from bruce_mp.slab.file import Slab
     from bruce_mp.slab.recovery import SentBatch
+    from bruce_mp.slab.runs import Segment
 
 SLOT: Final = 0
 NAMES: Final = (b"t1", b"t2")
@@ -102,9 +103,17 @@ def test_excess_batches_of_a_response_are_settled_whole_in_more_transactions(
     slab: Slab, dispatcher: Dispatcher, monkeypatch: pytest.MonkeyPatch, most: int
 ) -> None:
     monkeypatch.setattr(produce_responses, "MAX_SETTLED_SEGMENTS", most)
+    sizes, settle = [], ProcessRow.settle
+
+    def record_size(row: ProcessRow, segments: Sequence[Segment], *rest: Any) -> None:
+        sizes.append(len(segments))
+        settle(row, segments, *rest)
+
+    monkeypatch.setattr(ProcessRow, "settle", record_size)
     batches = send(slab, dispatcher, 2, 3)
     version = ProcessRow(slab, DISPATCHER_ROW).version
     dispatcher.on_acks(batches, acks(batches), 0.0)
+    assert sizes == [4, 4, 4]
     assert ProcessRow(slab, DISPATCHER_ROW).version == version + 3 * 2
     assert states(slab, batches) == [{RunState.DELIVERED}] * 6
     assert count(slab, Counter.ConnectorGotSuccessfulAck) == 6

@@ -258,6 +258,7 @@ def test_a_discarded_batch_leaves_no_sequence_gap(make: MakeWorld) -> None:
     assert len(log_of(world)) == 1 + 1 + 3 + 4
     assert PartitionTable(world.slab).epoch_and_sequence(TOPIC, 0) == (0, 9), "no epoch was needed"
     assert world.reporter.discarded == {DiscardReason.KAFKA_ERROR_ACK: 2}
+    assert world.peers[SLOT].core._row.counters[Counter.ConnectorGotDiscardAck] == 1
 
 
 def test_an_uncertain_batch_before_a_discarded_one_is_not_duplicated(make: MakeWorld) -> None:
@@ -360,6 +361,7 @@ def test_max_failed_attempts_applies_to_cluster_errors(make: MakeWorld) -> None:
         world.step_all()
     settle(world)
     assert world.reporter.discarded == {DiscardReason.DELIVERY_ATTEMPT_LIMIT: 3}
+    assert world.peers[SLOT].core._row.counters[Counter.DiscardOnFailedDeliveryAttemptLimit] == 3
 
 
 @pytest.mark.parametrize("is_written", [False, True])

@@ -1,27 +1,32 @@
-"""A dispatcher's connection: repeated reports of paused partitions to the router, and brokers that look old."""
+"""A dispatcher's connection: repeated reports of pauses, brokers that look old, the end of a connection, throttling."""
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import pytest
 
 from bruce_mp.config.model import Config
 from bruce_mp.config.sections import Kafka
+from bruce_mp.dispatcher import produce_session
 from bruce_mp.dispatcher.core import PAUSE_REPEAT_S
 from bruce_mp.dispatcher.produce_session import ProduceSession
+from bruce_mp.errors import RemoteProtocolError
 from bruce_mp.ipc.control_messages import Broker
-from bruce_mp.ipc.frames import Parcel, ParcelKind
+from bruce_mp.ipc.frames import EVERYTHING, Parcel, ParcelKind
 from bruce_mp.ipc.loop import Loop
 from bruce_mp.ipc.start import Start
 from bruce_mp.protocol.kafka.api_versions import BEFORE_API_VERSIONS, BrokerCapabilities
-from bruce_mp.protocol.kafka.connection_events import ConnectionReady, ProduceAcked
+from bruce_mp.protocol.kafka.connection_events import Closed, ConnectionReady, Failed, FailureCause, ProduceAcked
 from bruce_mp.protocol.kafka.kafka_types import PartitionAck, ProduceResponse
 from bruce_mp.slab.producer_id import store_producer
 from bruce_mp.slab.rows import ProcessRow
+from bruce_mp.telemetry.counters import Counter
 from bruce_mp.telemetry.event_output import EventOutput
+from bruce_mp.telemetry.message_copies import CopyTarget
 from bruce_mp.telemetry.traffic import TrafficSums
 from support.dispatchers import assign, synced_dispatcher
 from support.links import Nowhere
@@ -41,7 +46,16 @@ if TYPE_CHECKING:
 NOT_LEADER: Final = 6
 RECORD: Final = KafkaRecord(1_700_000_000_000, b"k", b"v")
 NEW: Final = BrokerCapabilities(produce_version=9, metadata_version=9, init_producer_id_version=1)
+BEFORE_CLIENT_THROTTLING: Final = BrokerCapabilities(5, metadata_version=5, init_producer_id_version=0)
+CONNECTION_COUNTERS: Final = (
+    Counter.ConnectorConnectFail,
+    Counter.ConnectorSocketBrokerClose,
+    Counter.ConnectorSocketError,
+    Counter.ConnectorSocketTimeout,
+    Counter.BadProduceResponse,
+)
 PAUSED: Final = Parcel(ParcelKind.PAUSED, 1, 0)
+ALL_PAUSED: Final = Parcel(ParcelKind.PAUSED, partition=EVERYTHING)
 
 
 class RecordingLoop(Loop):
@@ -56,10 +70,26 @@ class RecordingLoop(Loop):
         return super().call_later(delay, callback)
 
 
-def new_session(slab: Slab, core: Dispatcher, loop: Loop, broker_version: str | None = None) -> ProduceSession:
-    """Create a session whose socket does nothing."""
-    config = Config(kafka=Kafka(bootstrap_servers=("b1:9092",), broker_version=broker_version))
-    start = Start("dispatcher-0", DISPATCHER_ROW, config, Path(), Path(), broker=Broker(7, "b1", 9092))
+class FakeSocket:
+    """A socket without a broker."""
+
+    certificate_ends_s = None
+
+    def __init__(self, capabilities: BrokerCapabilities) -> None:
+        self.connection = SimpleNamespace(capabilities=capabilities)
+        self.is_blocked = self.is_closed = False
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+def new_config(**kafka: Any) -> Config:
+    return Config(kafka=Kafka(bootstrap_servers=("b1:9092",), **kafka))
+
+
+def new_session(slab: Slab, core: Dispatcher, loop: Loop, tap: object = None, **kafka: Any) -> ProduceSession:
+    """Create a session with a fake socket."""
+    start = Start("dispatcher-0", DISPATCHER_ROW, new_config(**kafka), Path(), Path(), broker=Broker(7, "b1", 9092))
     session = ProduceSession(
         start,
         loop,
@@ -67,15 +97,24 @@ def new_session(slab: Slab, core: Dispatcher, loop: Loop, broker_version: str | 
         slab=slab,
         core=core,
         encoder=cast("BatchEncoder", None),
-        tap=cast("WireTap", SimpleNamespace(is_active=False)),
+        tap=cast("WireTap", tap or SimpleNamespace(is_active=False)),
         status_output=EventOutput(Nowhere(), TrafficSums()),
     )
-    session._socket = idle_socket()
+    connect(session)
     return session
 
 
-def idle_socket() -> BrokerSocket:
-    return cast("BrokerSocket", SimpleNamespace(close=lambda: None, certificate_ends_s=None))
+def connect(session: ProduceSession, capabilities: BrokerCapabilities = NEW) -> FakeSocket:
+    """Replace the session's socket."""
+    made = FakeSocket(capabilities)
+    session._socket = cast("BrokerSocket", made)
+    return made
+
+
+def counted(slab: Slab) -> dict[Counter, int]:
+    """Return the connection's counters that are not 0."""
+    counters = ProcessRow(slab, DISPATCHER_ROW).counters
+    return {counter: counters[counter] for counter in CONNECTION_COUNTERS if counters[counter]}
 
 
 @pytest.mark.parametrize("error", [0, NOT_LEADER])
@@ -114,11 +153,105 @@ def test_a_broker_is_believed_to_be_old_only_at_its_third_connection(
     """It may only be slow to report its API versions."""
     if is_idempotent:
         store_producer(slab, 7)
-    session = new_session(slab, synced_dispatcher(slab), RecordingLoop(), broker_version)
+    session = new_session(slab, synced_dispatcher(slab), RecordingLoop(), broker_version=broker_version)
     found = []
     for name in brokers.split():
-        session._socket = idle_socket()
+        connect(session)
         session._on_event(ConnectionReady(BEFORE_API_VERSIONS if name == "old" else NEW))
         assert session._is_ready == (session._socket is not None)
         found.append(not session._is_ready)
     assert found == refused
+
+
+@pytest.mark.parametrize(
+    ("is_ready", "cause", "counter"),
+    [
+        (False, FailureCause.TIMED_OUT, Counter.ConnectorConnectFail),
+        (True, FailureCause.TIMED_OUT, Counter.ConnectorSocketTimeout),
+        (True, FailureCause.BAD_DATA, Counter.BadProduceResponse),
+        (True, FailureCause.CLOSED_BY_BROKER, Counter.ConnectorSocketError),
+    ],
+)
+def test_a_failed_connection_is_counted_by_its_cause_once_it_was_ready(
+    slab: Slab, is_ready: bool, cause: FailureCause, counter: Counter
+) -> None:
+    session = new_session(slab, synced_dispatcher(slab), RecordingLoop())
+    if is_ready:
+        session._on_event(ConnectionReady(NEW))
+    session._on_event(Failed(RemoteProtocolError("broken"), cause, ()))
+    assert counted(slab) == {counter: 1}
+
+
+@pytest.mark.parametrize("has_unwritten", [False, True])
+def test_an_idle_connection_that_closes_is_lost_only_with_unwritten_bytes(slab: Slab, has_unwritten: bool) -> None:
+    """Without a response (acks = 0), nothing else shows that the batches were not written."""
+    core = synced_dispatcher(slab)
+    session = new_session(slab, core, RecordingLoop())
+    if has_unwritten:
+        assign(slab, core, [[RECORD]])
+        session._unwritten = core.next_request(0, 0.0)
+    core.drain_outbox()
+    session._on_event(Closed())
+    assert (ALL_PAUSED in core.drain_outbox()) == has_unwritten
+    assert counted(slab) == {Counter.ConnectorSocketBrokerClose: 1}
+
+
+def test_an_outdated_connection_is_closed_when_its_bytes_are_sent(slab: Slab) -> None:
+    session = new_session(slab, synced_dispatcher(slab), RecordingLoop())
+    socket = connect(session)
+    session.apply_config(new_config(client_id="new"), new_config())
+    socket.is_blocked = True
+    session.send_requests()
+    assert not socket.is_closed
+    socket.is_blocked = False
+    session.send_requests()
+    assert socket.is_closed
+
+
+def test_new_settings_without_a_connection_are_those_of_the_next(slab: Slab, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No connection is outdated, which would have to be closed first."""
+    core = synced_dispatcher(slab)
+    session = new_session(slab, core, RecordingLoop())
+    session._socket = None
+    session.apply_config(new_config(client_id="new"), new_config())
+    client_ids = []
+    monkeypatch.setattr(
+        produce_session,
+        "BrokerSocket",
+        lambda *_, client_id, **__: SimpleNamespace(open=lambda: client_ids.append(client_id)),
+    )
+    assign(slab, core, [[RECORD]])
+    session.send_requests()
+    assert client_ids == ["new"]
+
+
+@pytest.mark.parametrize(
+    ("capabilities", "asked_s", "expected_s"), [(NEW, 3, 3), (NEW, 3600, 60), (BEFORE_CLIENT_THROTTLING, 3, None)]
+)
+def test_the_throttle_time_of_a_response_is_obeyed_up_to_a_minute(
+    slab: Slab, capabilities: BrokerCapabilities, asked_s: int, expected_s: int | None
+) -> None:
+    """A broker that delays its response has throttled enough."""
+    core = synced_dispatcher(slab)
+    session = new_session(slab, core, RecordingLoop())
+    connect(session, capabilities)
+    core.on_connected(broker_deduplicates=True)
+    assign(slab, core, [[RECORD]])
+    session._requests[1] = core.next_request(0, 0.0)
+    before = time.monotonic()
+    session._on_event(ProduceAcked(1, ProduceResponse((PartitionAck(b"t1", 0, 0),), throttle_ms=asked_s * 1000)))
+    waited_s = max(0.0, core._throttled_until - before)
+    assert waited_s == pytest.approx(expected_s or 0, abs=1)
+
+
+@pytest.mark.parametrize("error", [0, NOT_LEADER])
+def test_only_accepted_batches_are_copied_as_acknowledged(slab: Slab, error: int) -> None:
+    copied: list[CopyTarget] = []
+    core = synced_dispatcher(slab)
+    tap = SimpleNamespace(is_active=True, copy=lambda target, *_: copied.append(target))
+    session = new_session(slab, core, RecordingLoop(), tap)
+    core.on_connected(broker_deduplicates=True)
+    assign(slab, core, [[RECORD]])
+    session._requests[1] = core.next_request(0, 0.0)
+    session._on_event(ProduceAcked(1, ProduceResponse((PartitionAck(b"t1", 0, error),))))
+    assert copied == ([] if error else [CopyTarget.MSG_GOT_ACK])
