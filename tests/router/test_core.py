@@ -242,6 +242,24 @@ def test_a_topic_that_is_created_again_before_the_next_metadata_is_noticed(make:
     assert world.router.store_topic_ids({b"t": b"2" * 16}) == [b"t"]
 
 
+def test_a_report_has_the_time_of_the_first_of_several_failed_fetches(
+    make: MakeWorld, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    link, now_ms = Keeping(), 1000
+    status = ClusterStatus(link, lambda: now_ms, lambda _: b"t")
+    router = make({b"t": [1]}).router
+    for error in ("first", "second"):
+        status.on_fetch_failed(error, needs_operator=False)
+        now_ms += 500
+    status.publish(router, "", "")
+    (report,) = link.events()
+    assert isinstance(report, RouterStatus)
+    assert (report.failing_since_ms, report.error) == (1000, "second")
+    status.on_fetched({})
+    assert "A broker answers again, after 1.0 s" in caplog.text
+
+
 def test_a_report_lists_the_latest_recreated_topics_of_an_hour(make: MakeWorld) -> None:
     link = Keeping()
     now_ms = 1000

@@ -13,6 +13,8 @@ from bruce_mp.config.sections import Batching, RateLimit, RateLimitConfig
 from bruce_mp.errors import DiscardReason
 from bruce_mp.pipeline.stage_counts import count_books
 from bruce_mp.router.rate_limit import MAX_LATENESS_MS, RateWindows
+from bruce_mp.slab import layout as lay
+from bruce_mp.slab.chunk_readers import all_runs
 from bruce_mp.slab.file import Geometry
 from support.examples import examples
 from support.flow import World
@@ -137,6 +139,18 @@ def test_waiting_messages_count_in_the_window_of_their_arrival(world: World) -> 
         world.advance_clock(1000)
     world.step_until_synced()
     assert arrived(world, b"t") == 30
+
+
+def test_an_arrival_time_in_the_future_takes_no_allowance_of_later_messages(world: World) -> None:
+    """It is from the clock before a reboot, and would be the newest window for a long time."""
+    send(world, b"t", 5)
+    for chunk, offset, _ in all_runs(world.slab):
+        world.slab.longs[(world.slab.chunk_at(chunk) + offset + lay.RUN_ARRIVED_MS) >> 3] += 3_600_000
+    world.step_until_synced()
+    for _ in range(2):
+        world.advance_clock(1000)
+        send(world, b"t", 10)
+    assert arrived(world, b"t") == 25
 
 
 def test_a_new_router_counts_no_message_twice(world: World) -> None:

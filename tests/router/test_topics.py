@@ -14,10 +14,11 @@ from bruce_mp.config.sections import BatchLimits
 from bruce_mp.config.topics import UNBATCHED, BatchingKind, TopicBatching
 from bruce_mp.kernels import Lanes
 from bruce_mp.router.cluster import TopicView
-from bruce_mp.router.topics import Topic
+from bruce_mp.router.topics import PORTION_BYTES, Topic, portions_of
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.chunks import ChunkPool
 from bruce_mp.slab.file import Geometry
+from bruce_mp.slab.runs import Segment
 from bruce_mp.slab.tables import TopicTable
 from support.slabs import INPUT_ROW, datagram, new_slab
 
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from bruce_mp.slab.file import Slab
-    from bruce_mp.slab.runs import Segment
 
 COMBINED = TopicBatching(BatchingKind.COMBINED, BatchLimits(time_ms=100))
 PARTITIONS = 6
@@ -182,3 +182,10 @@ def test_chunks_of_each_input_are_bound_separately(slab: Slab) -> None:
         found[segment.chunk].add(partition)
     assert len(found) > PARTITIONS
     assert all(len(partitions) == 1 for partitions in found.values())
+
+
+def test_a_portion_ends_with_the_segment_that_completes_it() -> None:
+    half = PORTION_BYTES // 2
+    segments = [Segment(1, 1, 0, 0, 1, size) for size in (PORTION_BYTES, half, half, half - 1, half, PORTION_BYTES, 1)]
+    portions = [[segment.payload for segment in portion] for portion in portions_of(segments)]
+    assert portions == [[PORTION_BYTES], [half, half], [half - 1, half, PORTION_BYTES], [1]]

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from bruce_mp.config.sections import Delivery
 from bruce_mp.errors import DiscardReason
+from bruce_mp.router import unknown_topics
 from bruce_mp.router.cluster import MISSING_GRACE_MS, ClusterView, MissingTopics, TopicView
 from bruce_mp.router.metadata_refresh import FetchSchedule
 from bruce_mp.router.unknown_topics import (
@@ -22,6 +23,7 @@ from bruce_mp.router.unknown_topics import (
     MAX_CREATION_REQUESTS,
     RETRIABLE,
     START_GRACE_MS,
+    UNKNOWN_REFUSAL_MS,
     UnknownTopics,
 )
 from bruce_mp.slab.file import Geometry
@@ -39,6 +41,7 @@ AUTOCREATE: Final = Delivery(
     min_pause_delay_ms=10, pause_rate_limit_initial_ms=10, pause_rate_limit_max_double=2, topic_autocreate=True
 )
 MANY: Final = [b"many-%d" % number for number in range(30)]
+SEGMENT: Final = Segment(1, 1, 0, 0, 1, 1)
 UNKNOWN_TOPIC, INVALID_TOPIC, ALREADY_EXISTS, NOT_CONTROLLER = 3, 17, 36, 41
 
 
@@ -269,19 +272,68 @@ class Kept:
 def test_messages_of_an_unauthorized_topic_wait_for_permission(*, autocreate: bool) -> None:
     refresh = FetchSchedule(random.Random(1))
     unknown = UnknownTopics(Kept(), refresh, lambda: 10, autocreate=autocreate)  # type: ignore[arg-type]
-    segment = Segment(1, 1, 0, 0, 1, 1)
     unknown.on_metadata(lambda _: False, 0, 0)
     now = 10 * START_GRACE_MS
-    unknown.park(b"secret", segment, now)
-    unknown.park(b"no name", segment, now)
+    unknown.park(b"secret", SEGMENT, now)
+    unknown.park(b"no name", SEGMENT, now)
     assert unknown.names_to_request == [b"secret"]
     for _ in range(5):
-        assert unknown.on_metadata(lambda name: name == b"no name", now, now, frozenset([b"secret"])) in ([], [segment])
+        assert unknown.on_metadata(lambda name: name == b"no name", now, now, frozenset([b"secret"])) in ([], [SEGMENT])
         assert refresh.due_ms is not None
         assert unknown.names_to_create == []
         now += FORBIDDEN_RETRY_MS
-    assert unknown.on_metadata(lambda _: True, now, now) == [segment]
+    assert unknown.on_metadata(lambda _: True, now, now) == [SEGMENT]
     assert unknown.names_to_request == []
+
+
+class Discarded:
+    """The names of the topics of which messages were discarded."""
+
+    def __init__(self) -> None:
+        self.names: list[bytes] = []
+
+    def settle(self, _segments: object, _reason: object, name: bytes, _counter: object) -> None:
+        self.names.append(name)
+
+
+def after_refusals() -> tuple[UnknownTopics, Discarded]:
+    """Return unknown topics that have just refused "a" and "b", at time `START_GRACE_MS`, and their later discards."""
+    discarded = Discarded()
+    schedule = FetchSchedule(random.Random(1))
+    unknown = UnknownTopics(discarded, schedule, lambda: 10, autocreate=False)  # type: ignore[arg-type]
+    unknown.on_metadata(lambda _: False, 0, 0)
+    for name in (b"a", b"b"):
+        unknown.park(name, SEGMENT, START_GRACE_MS)
+    unknown.on_metadata(lambda _: False, START_GRACE_MS, START_GRACE_MS)
+    assert discarded.names == [b"a", b"b"]
+    discarded.names.clear()
+    return unknown, discarded
+
+
+def test_a_refusal_ends_at_its_time() -> None:
+    unknown, discarded = after_refusals()
+    end_ms = START_GRACE_MS + UNKNOWN_REFUSAL_MS
+    unknown.park(b"a", SEGMENT, end_ms - 1)
+    unknown.park(b"b", SEGMENT, end_ms)
+    assert discarded.names == [b"a"]
+    assert list(unknown.waiting_segments()) == [(b"b", [SEGMENT])]
+
+
+@pytest.mark.parametrize("autocreate", [True, False])
+def test_a_refusal_ends_when_automatic_creation_is_enabled(*, autocreate: bool) -> None:
+    unknown, discarded = after_refusals()
+    unknown.apply_config(autocreate=autocreate)
+    unknown.park(b"a", SEGMENT, START_GRACE_MS)
+    assert discarded.names == ([] if autocreate else [b"a"])
+
+
+def test_a_topic_beyond_the_limit_of_refusals_is_looked_up_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(unknown_topics, "MAX_REFUSED", 1)
+    unknown, discarded = after_refusals()
+    for name in (b"a", b"b"):
+        unknown.park(name, SEGMENT, START_GRACE_MS)
+    assert discarded.names == [b"a"]
+    assert unknown.names_to_request == [b"b"]
 
 
 def test_a_known_topic_that_is_hidden_is_not_missing() -> None:
