@@ -206,6 +206,23 @@ def test_outcomes_are_counted_before_a_chunk_is_used_again(worker: StreamInput) 
     assert last(worker)[1].delivered == 2000
 
 
+def test_each_chunk_has_its_turn_in_short_polls(worker: StreamInput, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first chunk has no outcomes, the second one has."""
+    monkeypatch.setattr("bruce_mp.input.flush_groups.CHUNKS_PER_POLL", 1)
+    client = worker.connect()
+    worker.feed((client, datagram(b"t1") + datagram(b"t2") + ask()))
+    worker.close_runs()
+    waiting, settled = (found.segment for found in sweep(worker.slab, {RunState.FILLED}))
+    assert waiting.chunk < settled.chunk
+    set_state(worker.slab, [settled], RunState.ROUTED)
+    settle_words(worker.slab, [settled], RunState.DELIVERED, 0)
+    counts = []
+    for now_ms in (1, 2):
+        worker.waiting.answer_finished(now_ms)
+        counts.append(client.earlier_groups[0].delivered)
+    assert counts == [0, 1]
+
+
 def test_flush_group_numbers_are_reused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("bruce_mp.input.flush_groups._MAX_NUMBER", 3)
     flush_groups = FlushGroups()

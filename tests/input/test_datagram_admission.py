@@ -457,6 +457,16 @@ def test_the_first_messages_of_an_interval_are_within_the_quota(slab: Slab) -> N
     assert read_senders(slab)[ALICE] == SenderSums(received=7, over_quota=3)
 
 
+def test_the_messages_of_all_groups_of_a_user_share_the_quota(slab: Slab) -> None:
+    life = Life(slab, rules=rules_of(limits=QuotaLimits(1000, 3, None, {})))
+    put_senders(slab, [ALICE] * 4)
+    for slot in (1, 2):
+        slab.words[(landing_zone.control_at(slab, slot) >> 2) + 6] = 9  # another group
+    life.receive(*(datagram(b"t1", b"%d" % number) for number in range(4)))
+    assert len(values(slab)) == 3
+    assert count_books(slab).discarded == {"OVER_QUOTA": 1}
+
+
 def test_messages_over_the_quota_are_reported_by_topic_and_copied(slab: Slab) -> None:
     life = Life(slab, copy_size=100, rules=rules_of(limits=QuotaLimits(1000, 1, None, {})))
     receive_from(life, [ALICE] * 4, GOOD[0], datagram(b"t1", b"v", b"k", 7, 33), bytes(7), datagram(b"u", b"w"))

@@ -132,3 +132,15 @@ def test_backoff_for_a_stuck_topic_restarts_after_progress(loop: FakeLoop) -> No
     found.retry_one(1, lambda _: True, lambda _: client.unprocessed.clear())
     found.pause_stuck_topics(3000)
     assert client.paused_until_ms == 3005
+
+
+def test_backoff_for_a_stuck_topic_restarts_after_a_connection_resumes(loop: FakeLoop) -> None:
+    found, resumed, other = made(loop), waiting_for(b"t"), waiting_for(b"t")
+    found.add(1, resumed)
+    found.add(2, other)
+    for now_ms in (1000, 2000):
+        look(found, now_ms, may_resume=False)
+    assert other.paused_until_ms == 2010
+    found.discard(1)
+    look(found, 3000, may_resume=False)
+    assert other.paused_until_ms == 3005

@@ -92,6 +92,16 @@ def test_the_outcome_names_the_discards(slab: Slab) -> None:
     assert (settled.delivered, settled.reasons) == (0, {DiscardReason.KAFKA_ERROR_ACK: 3})
 
 
+def test_an_attempt_without_messages_leaves_its_name_to_others(slab: Slab) -> None:
+    worker = worker_of(slab)
+    first, second = worker.connect(), worker.connect()
+    worker.feed((first, BEGIN + END))
+    assert ask(worker).outcome is AttemptOutcome.NONE
+    worker.feed((second, BEGIN + messages(0, 1) + END))
+    assert not second.must_close
+    assert settle(slab) == [0]
+
+
 def test_a_second_attempt_of_a_name_is_discarded_and_told_why(slab: Slab) -> None:
     one, two = worker_of(slab), worker_of(slab, lay.ROW_FIRST_INPUT + 2)
     first, second = one.connect(), two.connect()
