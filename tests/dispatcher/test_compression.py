@@ -128,6 +128,17 @@ def test_adaptive_compression_skips_an_incompressible_topic(slab: Slab, caplog: 
     ]
 
 
+@pytest.mark.parametrize(("level", "skipped"), [(None, 1), (3, 0)])
+def test_a_reload_ends_the_pause_of_a_topic_only_with_another_rule(slab: Slab, level: int | None, skipped: int) -> None:
+    bench = Bench(slab, "zstd", adaptive=True)
+    for _ in range(MAX_FAILED_TRIALS):
+        bench.send(NOISE)
+    rule = CompressionConfig(type="zstd", level=level, adaptive=True)
+    bench.compressor.apply_config(lambda _: rule, PERCENT_75)
+    bench.send(NOISE)
+    assert bench.sums().skipped == skipped
+
+
 def test_every_batch_is_compressed_without_adaptive_compression(slab: Slab) -> None:
     bench = Bench(slab, "lz4")
     for _ in range(100):

@@ -114,6 +114,13 @@ def test_connection_status_follows_the_connection(caplog: pytest.LogCaptureFixtu
     assert len(caplog.records) == 1
 
 
+def test_a_ready_connection_needs_no_operator() -> None:
+    said = Said()
+    said.standing.on_failed("It refuses the login of alice.", needs_operator=True)
+    said.standing.on_connected(exactly_once=True)
+    assert not said.last().needs_operator
+
+
 def test_new_settings_end_the_failure_of_the_old_ones() -> None:
     said = Said()
     said.standing.on_failed("It refuses the login of alice.", needs_operator=True)
