@@ -241,6 +241,28 @@ def test_the_broker_that_failed_last_is_asked_last(results: list[FetchResult | N
         assert FakeSocket.opened[-1].host == "good"
         for one in (READY, ANSWERED):
             FakeSocket.opened[-1].tell(one)
+    fetcher.start([silent, good], [], needs_producer_id=False)
+    for one in (REFUSED, READY, ANSWERED):
+        FakeSocket.opened[-1].tell(one)
+    for _ in range(20):
+        fetcher.start([silent, good], [], needs_producer_id=False)
+        assert FakeSocket.opened[-1].host == "silent", "it has responded since, and the other has failed"
+        for one in (READY, ANSWERED):
+            FakeSocket.opened[-1].tell(one)
+
+
+def test_a_failed_broker_that_left_the_cluster_comes_back_as_a_new_one(results: list[FetchResult | None]) -> None:
+    fetcher = make_fetcher(results)
+    first, other = Address("first", 1), Address("other", 2)
+    for brokers, events in (([first], [REFUSED]), ([other], [READY, ANSWERED])):
+        fetcher.start(brokers, [], needs_producer_id=False)
+        for event in events:
+            FakeSocket.opened[-1].tell(event)
+    asked = set()
+    for _ in range(20):
+        fetcher.start([first, other], [], needs_producer_id=False)
+        asked.add(FakeSocket.opened[-1].host)
+    assert asked == {"first", "other"}
 
 
 def test_a_broker_without_its_dispatchers_connection_is_asked_last(results: list[FetchResult | None]) -> None:
