@@ -68,6 +68,10 @@ def test_a_short_or_unknown_socket_queue_disables_coalescing(queue: int) -> None
     assert coalescing_for(quick_config(), queue) == NO_COALESCING
 
 
+def test_the_shortest_queue_for_coalescing_has_room_for_a_quarter() -> None:
+    assert coalescing_for(quick_config(), 128).max_messages == 32
+
+
 def test_coalescing_delays_a_message_by_a_small_part_of_its_linger() -> None:
     batching = Batching(configs=SHORT, topics={"quick": BY_TOPIC})
     assert coalescing_for(quick_config(batching=batching), 512).max_nap_us == 1000
