@@ -120,7 +120,8 @@ def run(config: Config, config_path: Path, overrides: Sequence[str] = (), progra
         # close when this process exits, so their files are removed.
         if not supervisor.offer_sockets():
             _abandon_sockets(resources)
-        return ExitCode.SETUP  # a failure, after which the service manager starts the daemon again
+        if not supervisor.read_shutdown_requests():
+            return ExitCode.SETUP  # a failure, after which the service manager starts the daemon again
     return ExitCode.BOOT_LOOP if failure else ExitCode.OK
 
 
@@ -333,6 +334,10 @@ class _Supervisor:
             execute(handover, self._service_manager.variables, lambda: (*self._deferred_signals, *self._signals.read()))
         except OSError as error:
             self._upgrade.refuse(f"it cannot be executed: {error.strerror}")
+
+    def read_shutdown_requests(self) -> list[Signals]:
+        """Return the requests for a shutdown that remain after a failed `execve`, which raises deferred ones again."""
+        return [number for number in self._signals.read() if number in {Signals.SIGTERM, Signals.SIGINT}]
 
     def _notify_manager(self) -> None:
         self._service_manager.notify_alive(time.monotonic())

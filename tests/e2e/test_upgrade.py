@@ -188,6 +188,30 @@ def test_shutdown_while_the_slab_drains_receives_queued_messages(
     assert not daemon.socket_path.exists()
 
 
+def test_shutdown_while_the_slab_drains_exits_with_0_if_the_new_code_cannot_be_executed(
+    tmp_path: Path, broker: DevBroker, installed: Installation
+) -> None:
+    """With another exit status supervisord would start the daemon again after the requested shutdown."""
+    installed.break_execution()
+    daemon = Daemon(tmp_path, broker.bootstrap).start(installed.path)
+    with daemon.checked_at_end():
+        daemon.send("red", b"delivered")
+        daemon.wait_settled(1)  # a dispatcher of the old code delivers it: none can be started later
+        broker.broker_down(1)
+        daemon.send("red", b"held")
+        daemon.wait_received(2)
+        installed.set_layout(LAYOUT_VERSION + 1)
+        os.kill(daemon.pid, signal.SIGUSR2)
+        daemon.wait_for(lambda: "Process input has ended" in daemon.log(), "the input's end", WITHIN_S)
+        os.kill(daemon.pid, signal.SIGTERM)
+        daemon.wait_for(lambda: "Shutdown requested" in daemon.log(), "the supervisor to hear of it", WITHIN_S)
+        broker.broker_up(1)
+        assert daemon.wait() == 0
+    assert "it cannot be executed: No such file or directory" in daemon.log()
+    assert not daemon.slab_path.exists()
+    assert not daemon.socket_path.exists()
+
+
 def test_a_daemon_in_shutdown_is_not_upgraded(daemon: Daemon, broker: DevBroker) -> None:
     """The socket is closed to senders: the new code would receive nothing and never be stopped."""
     supervisor = psutil.Process(daemon.pid)
