@@ -45,6 +45,8 @@ They are QUERY-BATCH for a micro-batch, jobs-MINUTE-UUID for a batch job (see `j
 for a merged file, where SERIES is the query's id or `jobs`. Release 1.0.0 named the file of a batch job by the UUID
 alone; its minute is that of the last modification.
 """
+_UNFINISHED_NAME: Final = re.compile(r".*\.json\.[0-9a-f]+\.part")
+"""The temporary names of files that `write_atomically` has not finished."""
 _JOBS_SERIES: Final = "jobs"
 
 
@@ -86,12 +88,14 @@ def job_file_name(job_id: str) -> str:
 def visible_paths(uris: Iterable[str], changed_after_s: float = 0) -> list[str]:
     """Return the paths of files that are not covered, each once; `uris` are ledgers, or files of ledgers.
 
-    A given file is covered only by another given file, or by one in a given ledger. Files last written before
-    `changed_after_s` are left out. What Arrow cannot list, such as a glob, is returned as it is.
+    A given file is covered only by another given file, or by one in a given ledger. Unfinished files, and files last
+    written before `changed_after_s`, are left out. What Arrow cannot list, such as a glob, is returned as it is.
     """
     names_of: dict[str, set[str] | None] = {}  # by directory; None: all files
     for uri in uris:
         name = uri.rpartition("/")[2]
+        if _UNFINISHED_NAME.fullmatch(name):
+            continue
         if _FILE_NAME.fullmatch(name) is None:
             names_of[f"{uri.rstrip('/')}/"] = None
         elif (names := names_of.setdefault(uri.removesuffix(name), set())) is not None:

@@ -142,6 +142,8 @@ def test_unfinished_files_are_not_visible(tmp_path: Path) -> None:
     commit(tmp_path, 0)
     (tmp_path / f"{QUERY}-1.json.0a.part").write_text("{")
     assert visible_files(str(tmp_path)) == [f"{QUERY}-0.json"]
+    files = [str(path) for path in tmp_path.iterdir()]
+    assert visible_paths(files) == [f"{tmp_path}/{QUERY}-0.json"], "as a glob matches them"
     (tmp_path / f"{QUERY}-0.json").unlink()
     assert visible_paths([str(tmp_path)]) == []
 

@@ -120,3 +120,13 @@ def test_a_glob_of_ledgers_leaves_merged_files_out(place: Place, capfd: pytest.C
         f"60 {UNCONFIRMED}",
         f"the ledgers also have 60 messages of topics that are not audited: {HERE} 60",
     ]
+
+
+@pytest.mark.usefixtures("spark")
+def test_a_glob_of_ledger_files_leaves_unfinished_files_out(place: Place, capfd: pytest.CaptureFixture[str]) -> None:
+    place.send(HERE, 10, 10)
+    (finished,) = (place.directory / "ledger").iterdir()
+    for name in (f"{finished.name}.{UUID(int=1).hex}.part", f"unfinished.json.{UUID(int=2).hex}.part"):
+        (place.directory / "ledger" / name).write_bytes(finished.read_bytes())
+    assert place.run(f"--topic={HERE}", ledger="ledger/*") == ExitCode.OK
+    assert capfd.readouterr().out.startswith("sent 10 = delivered 10 ")
