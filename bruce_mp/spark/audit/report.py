@@ -130,8 +130,8 @@ td.wrong { color: #b3261e; font-weight: 600 } .note { color: #57606a }
 class AuditVerdict:
     """The numbers of messages, over all topics and minutes.
 
-    `unknown` counts messages of writers that are in no ledger. `unknown_is_bad` is the field of `Audit`. `lines` has a
-    text for each topic with problems.
+    `unknown` counts messages of writers that are in no ledger. `unknown_is_bad` is the field of `Audit`. `topic_lines`
+    has a text for each topic with problems. `notes` are texts about possible causes, and about what is not audited.
     """
 
     sent: int
@@ -142,7 +142,12 @@ class AuditVerdict:
     out_of_order: int
     unknown: int
     unknown_is_bad: bool = False
-    lines: tuple[str, ...] = field(default=(), compare=False)
+    topic_lines: tuple[str, ...] = field(default=(), compare=False)
+    notes: tuple[str, ...] = field(default=(), compare=False)
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        return *self.topic_lines, *self.notes
 
     @property
     def has_problems(self) -> bool:
@@ -311,6 +316,7 @@ def _build_page(summary: Summary, reasons: Sequence[_Row], problems: Sequence[_R
         "<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content='width=device-width'>"
         f"<title>Audit</title><style>{_PAGE_STYLE}{STYLE}</style>"
         f"<h1>Audit of {datetime.now(UTC):%Y-%m-%d %H:%M} UTC</h1>{_headline(verdict)}"
+        f"{''.join(f'<p class=note>{escape(note)}.' for note in verdict.notes)}"
         f"{_topics_table(topics)}{charts}{_discards_table(reasons)}{_problems_table(problems)}</html>\n"
     )
 

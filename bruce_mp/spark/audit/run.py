@@ -19,6 +19,7 @@ from urllib.parse import unquote
 
 from bruce_mp.errors import BruceError
 from bruce_mp.spark.audit.balance import TOPIC_AND_MINUTE, count_discard_lines, fill_books, read_ledger
+from bruce_mp.spark.audit.deleted_messages import describe_deleted
 from bruce_mp.spark.audit.facts import SCHEMA, facts_of, latency_percentiles
 from bruce_mp.spark.audit.kafka_source import MissingRecordsError, find_missing_offset, read_topics
 from bruce_mp.spark.audit.problems import PROBLEM_COLUMNS, find_problems
@@ -49,7 +50,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Audit", "AuditInputError", "audit", "check_paths", "compare", "read_samples", "write_facts"]
 
-_LIMIT_PREFIXES: Final = ("starting", "ending")
+_START_PREFIX: Final = "starting"
+_LIMIT_PREFIXES: Final = (_START_PREFIX, "ending")
 """Prefixes of the options with which Spark's Kafka source reads only a part of a topic; in lower case."""
 _SMALL_AUDIT_BYTES: Final = 16 << 20
 """An audit is small if its facts and ledgers have fewer bytes together.
@@ -108,6 +110,10 @@ class Audit:
         """Return the options of Spark's Kafka source, `bootstrap` included."""
         return {"kafka.bootstrap.servers": self.bootstrap, **self.kafka}
 
+    def has_kafka_option(self, *prefixes: str) -> bool:
+        """Return True if an option of `kafka` begins with one of the prefixes; its case does not matter."""
+        return any(option.lower().startswith(prefixes) for option in self.kafka)
+
 
 def audit(spark: SparkSession, plan: Audit, progress: Progress | None = None) -> AuditVerdict:
     """Write the facts about all messages of the topics, compare them with the ledgers, and return the verdict.
@@ -127,7 +133,8 @@ def audit(spark: SparkSession, plan: Audit, progress: Progress | None = None) ->
     with display.repeat(_describe_reading(spark, plan, () if absent_topics is None else topics)):
         _read_facts(spark, plan, topics)
     with display.repeat(lambda: "comparing"):
-        verdict = compare(spark, plan, absent_topics=absent_topics or ())
+        from_start = not plan.has_kafka_option(_START_PREFIX)
+        verdict = compare(spark, plan, absent_topics=absent_topics or (), has_first_messages=from_start)
     display.show_line(f"wrote {absolute_path(plan.output)}/report.html")
     return verdict
 
@@ -194,7 +201,7 @@ def _describe_reading(spark: SparkSession, plan: Audit, topics: Sequence[str]) -
     stages, meter = RunningStages(spark), ProgressMeter("messages read")
     if not stages.has_counts:
         return lambda: "reading"
-    reads_everything = topics and not any(option.lower().startswith(_LIMIT_PREFIXES) for option in plan.kafka)
+    reads_everything = topics and not plan.has_kafka_option(*_LIMIT_PREFIXES)
     offset_count = count_offsets(spark, plan.kafka_options, topics) if reads_everything else None
 
     def describe() -> str:
@@ -216,11 +223,14 @@ def compare(
     minute_condition: str = "true",
     changed_after: datetime | None = None,
     absent_topics: Collection[str] = (),
+    *,
+    has_first_messages: bool = False,
 ) -> AuditVerdict:
     """Compare the facts with the ledgers, and write the tables and the report.
 
     `minute_condition` is an SQL condition on the column `minute`, which selects the minutes to report. Ledger files
     last written before `changed_after` are not read. `absent_topics` are topics that the brokers do not have.
+    `has_first_messages` is True if the facts begin with the first message that the brokers have of each partition.
     """
     ledgers = [match for path in plan.ledgers for match in _expand_glob(spark, path)]
     is_small = sum(map(total_size, [plan.facts_directory, *ledgers])) < _SMALL_AUDIT_BYTES
@@ -229,7 +239,7 @@ def compare(
     if is_small:
         facts, ledger = facts.coalesce(1), ledger.coalesce(1)  # one partition needs no shuffle
     with temporary_settings(spark, _SMALL_SETTINGS if is_small else _ADAPTIVE_SETTINGS):
-        return _compare(plan, facts, ledger, minute_condition, absent_topics)
+        return _compare(plan, facts, ledger, minute_condition, absent_topics, has_first_messages=has_first_messages)
 
 
 def _expand_glob(spark: SparkSession, path: str) -> list[str]:
@@ -249,7 +259,13 @@ def _expand_glob(spark: SparkSession, path: str) -> list[str]:
 
 
 def _compare(
-    plan: Audit, facts: DataFrame, ledger: DataFrame, minute_condition: str, absent_topics: Collection[str]
+    plan: Audit,
+    facts: DataFrame,
+    ledger: DataFrame,
+    minute_condition: str,
+    absent_topics: Collection[str],
+    *,
+    has_first_messages: bool,
 ) -> AuditVerdict:
     spark, facts_of_minutes = facts.sparkSession, facts.where(minute_condition)
     lines = read_discard_lines(spark, plan.discards) if plan.discards else empty_table(spark, _DISCARD_COLUMNS)
@@ -261,12 +277,18 @@ def _compare(
         balance = _write_table(with_latencies, plan, "balance")
         summary = summarize(balance, latency_percentiles(facts_of_minutes, ["topic"]))
         reasons = collect_reasons(balance) if summary.total("discarded") else []
-        unconfirmed = describe_unconfirmed(books, minute_condition) if summary.total("missing") else ()
-        unaudited = ledger.where("not is_audited").where(minute_condition)
+        notes: list[str] = []
+        if summary.total("missing"):
+            notes += describe_unconfirmed(books, minute_condition)
+            if has_first_messages:
+                topics = [topic for topic in plan.topics if topic not in absent_topics]
+                notes += describe_deleted(balance, facts, offsets_of(spark, plan.kafka_options, topics))
+        notes += describe_unaudited(ledger.where("not is_audited").where(minute_condition))
         verdict = AuditVerdict(
             **{name: summary.total(name) for name in COUNTS},
             unknown_is_bad=plan.unknown_is_bad,
-            lines=(*summary.describe(absent_topics, reasons), *unconfirmed, *describe_unaudited(unaudited)),
+            topic_lines=summary.describe(absent_topics, reasons),
+            notes=tuple(notes),
         )
         ranges = empty_table(spark, PROBLEM_COLUMNS)
         if verdict.has_problems:

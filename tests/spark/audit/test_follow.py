@@ -210,8 +210,8 @@ def test_messages_without_a_ledger_are_pointed_out(
 ) -> None:
     unknown = {"topic": TOPIC, **dict.fromkeys(COUNTS, 0), "unknown": 5}
     lines = Summary([unknown], {}).describe((), ())
-    strange = AuditVerdict(0, 0, 0, 0, 0, 0, 5, lines=lines)
-    quiet_night = AuditVerdict(0, 0, 0, 0, 0, 0, 0, lines=Summary([], {}).describe((), ()))
+    strange = AuditVerdict(0, 0, 0, 0, 0, 0, 5, topic_lines=lines)
+    quiet_night = AuditVerdict(0, 0, 0, 0, 0, 0, 0, topic_lines=Summary([], {}).describe((), ()))
     monkeypatch.setattr("bruce_mp.spark.audit.follow.follow", lambda *_: [strange, quiet_night])
     monkeypatch.setattr(cli, "_handle_stop_signals", threading.Event)
     session: Any = None

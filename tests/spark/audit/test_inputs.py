@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 HERE: Final = "here"
 GONE: Final = "gone"
+LARGE: Final = 10_000
+"""Bytes of a large message."""
 NO_OTHERS: Final = "doubled 0, out of order 0, from unknown writers 0"
 UNCONFIRMED: Final = (
     "missing messages are of tasks that ended before Kafka had confirmed them"
@@ -130,3 +132,60 @@ def test_a_glob_of_ledger_files_leaves_unfinished_files_out(place: Place, capfd:
         (place.directory / "ledger" / name).write_bytes(finished.read_bytes())
     assert place.run(f"--topic={HERE}", ledger="ledger/*") == ExitCode.OK
     assert capfd.readouterr().out.startswith("sent 10 = delivered 10 ")
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Iterator[Place]:
+    """Yield a place with a broker that keeps only the newest messages."""
+    with DevBroker(topics={HERE: 1, "emptied": 1}, max_bytes=16 * LARGE) as broker:
+        yield Place(broker, tmp_path)
+
+
+def send_each(place: Place, topic: str, sent: dict[int, int], arrived: int) -> None:
+    """Enter large messages of each minute into the ledger; the first `arrived` of a minute are batches in Kafka."""
+    producer = Producer({"bootstrap.servers": place.broker.bootstrap})
+    for number, (minute, rows) in enumerate(sent.items()):
+        for sequence in range(arrived):
+            stamp = b"%016d %013d %s-%d/-1/0/0" % (sequence, minute, topic.encode(), number)
+            producer.produce(topic, b"v" * LARGE, partition=0, headers=[("bruce.stamp", stamp)])
+            assert producer.flush(60) == 0
+        result = TaskResult(
+            TaskAttempt(f"{topic}-{number}", -1, 0, 0), "host", {(topic, minute): rows}, "delivered", stamped=True,
+            delivered=rows,
+        )  # fmt: skip
+        write_ledger(f"{place.directory}/ledger", [result])
+
+
+@pytest.mark.usefixtures("spark")
+def test_messages_that_kafka_may_have_deleted_are_told_from_a_loss(
+    small: Place, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The two newest messages of topic `here` are lost, as their minute shows; its oldest ones are deleted."""
+    send_each(small, "emptied", {small.minute: 3}, arrived=3)
+    send_each(small, HERE, {small.minute - 120_000: 10, small.minute: 12}, arrived=10)
+    topics = f"--topic={HERE}", "--topic=emptied"
+    assert small.run(*topics) == ExitCode.PROBLEMS_FOUND
+    lines = capfd.readouterr().out.splitlines()
+    (missing,) = (int(line.rpartition(" ")[2]) for line in lines if line.startswith(f"{HERE}: sent 22 ="))
+    deleted = missing - 2
+    assert 0 < deleted < 10
+    assert lines[-1] == (
+        f"up to {deleted + 3} of the missing messages may have been deleted by Kafka's retention before the audit "
+        f"could read them: {HERE} {deleted}, emptied 3. They are not newer than the oldest message of a partition that "
+        "begins above offset 0. Audit within the topic's retention.ms, or with --follow"
+    )
+    assert "deleted by Kafka&#x27;s retention" in (small.directory / "audit" / "report.html").read_text()
+    assert small.run(*topics, "--kafka=startingOffsets=earliest") == ExitCode.PROBLEMS_FOUND
+    assert "retention" not in capfd.readouterr().out, "an option may hide messages that are in Kafka"
+
+
+@pytest.mark.usefixtures("spark")
+def test_an_audit_without_the_brokers_offsets_names_the_doubt(
+    place: Place, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place.send(HERE, 10, 9)
+    assert place.run(f"--topic={HERE}") == ExitCode.PROBLEMS_FOUND
+    assert "retention" not in capfd.readouterr().out, "the partition begins at offset 0"
+    monkeypatch.setattr(run, "offsets_of", lambda *_: None)
+    assert place.run(f"--topic={HERE}") == ExitCode.PROBLEMS_FOUND
+    assert "the audit could not ask the brokers for the first offsets" in capfd.readouterr().out
