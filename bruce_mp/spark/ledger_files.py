@@ -43,7 +43,7 @@ _FILE_NAME: Final = re.compile(
 
 They are QUERY-BATCH for a micro-batch, jobs-MINUTE-UUID for a batch job (see `job_file_name`), and SERIES-FIRST-LAST
 for a merged file, where SERIES is the query's id or `jobs`. Release 1.0.0 named the file of a batch job by the UUID
-alone; its minute is that of the last modification.
+alone; its minute is that of the last modification, and a merged file covers it also if it has rows of the job.
 """
 _UNFINISHED_NAME: Final = re.compile(r".*\.json\.[0-9a-f]+\.part")
 """The temporary names of files that `write_atomically` has not finished."""
@@ -55,6 +55,7 @@ class _LedgerFile:
     """A file with the commits of batches `first` to `last` of a query or, in the series `jobs`, of minutes.
 
     Minutes are numbered from the epoch. `modified_s` is the time of the last modification, in seconds since the epoch.
+    `job_id` is set if the name has no minute.
     """
 
     path: str
@@ -62,6 +63,7 @@ class _LedgerFile:
     series: str
     first: int
     last: int
+    job_id: str | None = None
 
     @property
     def width(self) -> int:
@@ -114,10 +116,10 @@ def visible_files(uri: str, changed_after_s: float = 0, names: Collection[str] |
 
     Files last written before `changed_after_s` (seconds since the epoch) are left out.
     """
-    _, listed = list_files(uri)
+    system, listed = list_files(uri)
     if names is not None:
         listed = [entry for entry in listed if entry.base_name in names]
-    covered = {file.path for file, _ in _find_covered(_parse_all(listed))}
+    covered = {file.path for file, _ in _find_covered(system, _parse_all(listed))}
     return sorted(
         entry.base_name
         for entry in listed
@@ -133,12 +135,13 @@ def merge_ledger(uri: str) -> MergeResult:
     merged_count = written_count = 0
     for width in MERGE_WIDTHS:
         system, listed = list_files(uri)
-        for path, parts in _complete_ranges(_parse_all(listed), width):
+        for path, parts in _complete_ranges(system, _parse_all(listed), width):
             write_atomically(system, path, (_read_file(system, part.path) for part in parts))
             merged_count, written_count = merged_count + len(parts), written_count + 1
     system, listed = list_files(uri)
     an_hour_ago_s = time.time() - _GRACE_S
-    outdated = [file.path for file, cover in _find_covered(_parse_all(listed)) if cover.modified_s < an_hour_ago_s]
+    covered = _find_covered(system, _parse_all(listed))
+    outdated = [file.path for file, cover in covered if cover.modified_s < an_hour_ago_s]
     for path in outdated:
         system.delete_file(path)
     return MergeResult(merged_count, written_count, len(outdated))
@@ -156,33 +159,51 @@ def _parse(entry: FileInfo) -> _LedgerFile | None:
     modified_s = entry.mtime_ns / 1e9
     if match["series"] is None:
         minute = int(modified_s // 60)
-        return _LedgerFile(entry.path, modified_s, _JOBS_SERIES, minute, minute)
+        return _LedgerFile(entry.path, modified_s, _JOBS_SERIES, minute, minute, entry.base_name.removesuffix(".json"))
     first = int(match["first"])
     return _LedgerFile(entry.path, modified_s, match["series"], first, int(match["last"] or first))
 
 
-def _find_covered(files: list[_LedgerFile]) -> Iterator[tuple[_LedgerFile, _LedgerFile]]:
+def _find_covered(system: FileSystem, files: list[_LedgerFile]) -> Iterator[tuple[_LedgerFile, _LedgerFile]]:
     """Yield each covered file and the widest file that covers it."""
     merged_files: dict[tuple[str, int, int], _LedgerFile] = {}
     for file in files:
         if file.width in MERGE_WIDTHS:
             merged_files[file.series, file.width, file.first // file.width] = file
+    rest: list[_LedgerFile] = []
     for file in files:
         for width in reversed(MERGE_WIDTHS):
             cover = merged_files.get((file.series, width, file.first // width))
             if cover is not None and cover.covers(file):
                 yield file, cover
                 break
+        else:
+            rest.append(file)
+    yield from _find_covered_by_content(system, rest)
 
 
-def _complete_ranges(files: list[_LedgerFile], width: int) -> Iterator[tuple[str, list[_LedgerFile]]]:
+def _find_covered_by_content(system: FileSystem, files: list[_LedgerFile]) -> Iterator[tuple[_LedgerFile, _LedgerFile]]:
+    """Yield each file without a minute in its name that has a job of a merged file, and the merged file.
+
+    In a copy without the times of files, such a file seems newer than the merged file with its rows.
+    """
+    merged_jobs = [file for file in files if file.series == _JOBS_SERIES and file.width in MERGE_WIDTHS]
+    for cover in merged_jobs:
+        later_files = [file for file in files if file.job_id is not None and file.first > cover.last]
+        content = _read_file(system, cover.path) if later_files else b""
+        yield from ((file, cover) for file in later_files if f'"query": "{file.job_id}"'.encode() in content)
+
+
+def _complete_ranges(
+    system: FileSystem, files: list[_LedgerFile], width: int
+) -> Iterator[tuple[str, list[_LedgerFile]]]:
     """Yield the path of each merged file to write, and its parts in order."""
     # the last batch of each query; for jobs the first minute to which a job may still add a file
     newest_commits = {_JOBS_SERIES: int((time.time() - _GRACE_S) // 60)}
     for file in files:
         if file.series != _JOBS_SERIES:
             newest_commits[file.series] = max(newest_commits.get(file.series, 0), file.last)
-    covered = {file.path for file, _ in _find_covered(files)}
+    covered = {file.path for file, _ in _find_covered(system, files)}
     groups: dict[tuple[str, int], list[_LedgerFile]] = {}
     for file in files:
         if file.path not in covered and file.width < width:

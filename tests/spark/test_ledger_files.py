@@ -120,6 +120,32 @@ def test_a_copy_without_file_times_has_each_batch_job_once(tmp_path: Path, monke
     assert merge_ledger(str(copy)) == MergeResult(0, 0, 0)
 
 
+def test_a_copy_without_file_times_has_each_batch_job_of_1_0_0_once(tmp_path: Path) -> None:
+    """Release 1.0.0 named a file by the id of the job alone, so only the content shows that it is merged."""
+    source, copy = tmp_path / "source", tmp_path / "copy"
+    ids = [str(UUID(int=number, version=4)) for number in range(4)]
+
+    def commit_job(job_id: str) -> None:
+        result = TaskResult(TaskAttempt(job_id, -1, 0, 0), "host", {("t", 0): 10}, "delivered", delivered=10)
+        write_ledger(str(source), [result], name=job_id)
+
+    for job_id in ids[:2]:
+        commit_job(job_id)
+    age(source, (3 * SPAN + 120) * 60)
+    assert merge_ledger(str(source)) == MergeResult(2, 1, 0)
+    for job_id in ids[2:]:
+        commit_job(job_id)
+    shutil.copytree(source, copy, copy_function=shutil.copyfile)
+    visible = visible_files(str(copy))
+    assert visible == visible_files(str(source))
+    assert sorted(str(row["query"]) for row in rows_of(copy, visible)) == ids
+    parts = [f"{copy}/{job_id}.json" for job_id in ids]
+    assert visible_paths(parts) == parts, "no merged file is among the given ones"
+    age(copy, (SPAN + 120) * 60)
+    assert merge_ledger(str(copy)) == MergeResult(2, 1, 0), "a part is not merged again"
+    assert sorted(str(row["query"]) for row in rows_of(copy, visible_files(str(copy)))) == ids
+
+
 def test_files_given_by_name_are_read_once(tmp_path: Path) -> None:
     for batch in (0, 3, SPAN):
         commit(tmp_path, batch)
