@@ -44,10 +44,12 @@ final class FlushError extends \RuntimeException
         'SHUTTING_DOWN' => 'The daemon shuts down. It delivers the rest after its restart.',
         'BROKEN' => 'The connection broke; an unknown number of the messages written to it arrived.',
         'REFUSED' => 'The daemon refused the flush: it keeps no journal, or is too old.',
+        'CLOSED' => 'The client is closed.',
     ];
 
     /**
-     * @param string $reason TIMED_OUT or SHUTTING_DOWN (flush again), NO_PERMISSION, BROKEN, or REFUSED (no journal)
+     * @param string $reason TIMED_OUT or SHUTTING_DOWN (flush again), NO_PERMISSION, BROKEN, REFUSED (no journal), or
+     *     CLOSED (close() was called before)
      * @param int $uncertain with BROKEN: this number of messages, the first ones since the last flush, may be delivered
      *     or not; the client does not send them again
      */
@@ -436,10 +438,13 @@ final class StreamClient
     /**
      * Write the whole buffer, for at most this time in seconds, and not without permission to connect. Return false while
      * bytes are left.
+     *
+     * @throws FlushError if the client is closed
      */
     public function write(float $timeout = 0): bool
     {
         $this->resetAfterFork();
+        $this->checkOpen();
         $deadline = self::now() + $timeout;
         $this->retryAfterDenial();
         while (true) {
@@ -462,6 +467,7 @@ final class StreamClient
     public function flush(float $timeout = 30, string $level = 'delivered'): Outcome
     {
         $this->resetAfterFork();
+        $this->checkOpen();
         $deadline = self::now() + $timeout;
         if ($this->uncertain > 0) {
             throw $this->takeUncertain();
@@ -505,6 +511,10 @@ final class StreamClient
     /** Write the buffer for at most this time in seconds, and close. Return the number of dropped messages. */
     public function close(float $timeout = 1): int
     {
+        $this->resetAfterFork();
+        if ($this->isClosed) {
+            return 0;
+        }
         $this->write($timeout);
         $this->isClosed = true;
         $lost = $this->stats['waiting'];
@@ -542,6 +552,13 @@ final class StreamClient
         $this->isClosed = false;
         $names = ['sent', 'sent_bytes', 'waiting', 'buffer_full', 'too_large', 'refused', 'closed', 'connections'];
         $this->stats = array_fill_keys($names, 0);
+    }
+
+    private function checkOpen(): void
+    {
+        if ($this->isClosed) {
+            throw new FlushError('CLOSED');
+        }
     }
 
     private static function now(): float

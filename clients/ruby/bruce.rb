@@ -323,10 +323,15 @@ module Bruce
     end
 
     # Write the whole buffer, for at most `timeout` seconds, and not without permission to connect. Return false while
-    # bytes are left.
+    # bytes are left; raises FlushError if the client is closed.
     def write(timeout: 0)
       deadline = now + timeout
-      synchronize { write_until(deadline) }
+      synchronize do
+        is_done = write_until(deadline)
+        raise FlushError, :closed if @is_closed
+
+        is_done
+      end
     end
 
     # Wait until all earlier messages have reached the level (:received, :delivered or :durable) and return the Outcome;
@@ -335,6 +340,7 @@ module Bruce
       deadline = now + timeout
       synchronize do
         alone(deadline) do
+          raise FlushError, :closed if @is_closed
           raise take_uncertain if @uncertain.positive?
 
           append_barrier(level, deadline)
@@ -349,8 +355,9 @@ module Bruce
 
     # Write the buffer for at most `timeout` seconds, and close the connection. Return the number of dropped messages.
     def close(timeout: 1)
-      write(timeout: timeout)
+      deadline = now + timeout
       synchronize do
+        write_until(deadline)
         @is_closed = true
         lost = @stats.waiting
         @stats.closed += lost
@@ -562,7 +569,7 @@ module Bruce
 
     def write_until(deadline)
       retry_after_denial
-      loop do
+      until @is_closed # another thread may close the client during a pause
         step
         return true if @messages.empty?
         return false if denied? || now >= deadline

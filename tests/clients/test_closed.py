@@ -1,0 +1,73 @@
+"""Stream clients without a thread after `close`: each call that would need a connection is an error, and opens none."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+from support.client_programs import build, param, run_tool
+from support.stream_daemon import StreamDaemon
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = pytest.mark.process
+
+PHP: Final = """
+require 'Bruce.php';
+$client = new Bruce\\StreamClient($argv[1]);
+$message = new Bruce\\Message('t', 'v');
+echo $client->flush(20)->delivered, ' ', $client->close(), "\\n";
+foreach ([fn() => $client->write(20), fn() => $client->flush(20)] as $call) {
+    try {
+        echo 'no error: ' . json_encode($call()) . "\\n";
+    } catch (Bruce\\FlushError $error) {
+        echo "$error->reason {$error->getMessage()}\\n";
+    }
+}
+echo json_encode($client->send($message)), ' ', $client->close(), ' ';
+echo $client->stats()['closed'], ' ', $client->stats()['connections'], "\\n";
+"""
+RUBY: Final = """
+require './bruce'
+client = Bruce::StreamClient.new(path: ARGV[0])
+puts "#{client.flush(timeout: 20).delivered} #{client.close}"
+[-> { client.write(timeout: 20) }, -> { client.flush(timeout: 20) }].each do |call|
+  puts "no error: #{call.call}"
+rescue Bruce::FlushError => e
+  puts "#{e.code.to_s.upcase} #{e.message}"
+end
+puts [client.send('t', 'v'), client.close, client.stats.closed, client.stats.connections].join(' ')
+"""
+RUBY_THREADS: Final = """
+require './bruce'
+client = Bruce::StreamClient.new(path: ARGV[0], buffer: 8 << 20)
+client.send('t', 'v' * 1_500_000)
+writer = Thread.new do
+  client.write(timeout: 60)
+rescue Bruce::FlushError => e
+  e.code
+end
+Thread.pass until writer.stop?
+puts [client.close(timeout: 0), writer.value, client.stats.connections].join(' ')
+"""
+PROGRAMS: Final = {"php": ("php", "-r", PHP, "--"), "ruby": ("ruby", "-e", RUBY, "--")}
+
+
+@pytest.mark.parametrize("name", [param(name) for name in PROGRAMS])
+def test_a_closed_client_opens_no_connection(name: str, tmp_path: Path) -> None:
+    build(name)
+    with StreamDaemon(tmp_path / "in"):
+        said = run_tool(name, (*PROGRAMS[name], str(tmp_path / "in")))
+    assert said.splitlines() == ["0 0", *["CLOSED The client is closed."] * 2, "false 0 1 1"]
+
+
+@pytest.mark.parametrize("name", [param("ruby")])
+def test_a_write_ends_when_another_thread_closes_the_client(name: str, tmp_path: Path) -> None:
+    build(name)
+    with StreamDaemon(tmp_path / "in") as daemon:
+        daemon.reading.clear()
+        said = run_tool(name, ("ruby", "-e", RUBY_THREADS, "--", str(tmp_path / "in")))
+        assert said.split() == ["1", "closed", "1"]
+        daemon.reading.set()
