@@ -20,6 +20,8 @@ const MAX_BACKOFF: Duration = Duration::from_secs(5);
 const DROP_TIMEOUT: Duration = Duration::from_secs(1);
 /// Consecutive connections that may break within the same message.
 const MAX_BREAKS: u32 = 5;
+/// Stands for longer durations, such as [`Duration::MAX`], which an [`Instant`] cannot express.
+const HUNDRED_YEARS: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 
 /// Settings of a [`StreamClient`].
 #[derive(Clone, Debug)]
@@ -228,7 +230,7 @@ impl Shared {
 
     /// Waits for further messages, until they fill a write or the linger is over.
     fn linger<'a>(&self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
-        let deadline = Instant::now() + self.options.linger;
+        let deadline = deadline_after(self.options.linger);
         while !state.is_aborted && state.pending.len() < WRITE_SIZE && Instant::now() < deadline {
             state = self.wait(state, deadline);
         }
@@ -242,6 +244,11 @@ impl Shared {
             state = self.wait(state, deadline);
         }
     }
+}
+
+fn deadline_after(length: Duration) -> Instant {
+    let now = Instant::now();
+    now.checked_add(length).unwrap_or_else(|| now + HUNDRED_YEARS)
 }
 
 impl StreamClient {
@@ -308,7 +315,7 @@ impl StreamClient {
     ///
     /// Some messages have no final outcome; see [`FlushError`].
     pub fn flush(&self, level: Level, timeout: Duration) -> Result<Outcome, FlushError> {
-        let deadline = Instant::now() + timeout;
+        let deadline = deadline_after(timeout);
         let mut state = self.shared.lock();
         while state.flush.is_some() {
             if Instant::now() >= deadline {
@@ -347,7 +354,7 @@ impl StreamClient {
 
     fn end(&mut self, timeout: Duration) -> u64 {
         let Some(writer) = self.writer.take() else { return 0 };
-        let deadline = Instant::now() + timeout;
+        let deadline = deadline_after(timeout);
         let mut state = self.shared.lock();
         state.is_closing = true;
         self.shared.changed.notify_all();

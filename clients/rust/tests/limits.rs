@@ -1,7 +1,7 @@
 //! Calls keep to their time limits.
 
 use std::env;
-use std::io::Read;
+use std::io::{Read, Write};
 use std::os::unix::net::UnixListener;
 use std::process;
 use std::thread;
@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use bruce_client::{FlushError, Level, StreamClient, StreamOptions};
 
 const BARRIER_BYTES: usize = 24;
+const ANSWER_BYTES: usize = 44;
 
 #[test]
 fn a_flush_behind_another_one_keeps_to_its_time_limit() {
@@ -25,5 +26,27 @@ fn a_flush_behind_another_one_keeps_to_its_time_limit() {
         assert!(begin.elapsed() < Duration::from_secs(3));
         assert_eq!(first.join().expect("no panic"), Err(FlushError::TimedOut));
     });
+    std::fs::remove_file(&path).expect("the socket");
+}
+
+#[test]
+fn calls_take_the_longest_duration_as_their_time_limit() {
+    let path = env::temp_dir().join(format!("bruce-no-limits-{}", process::id()));
+    let daemon = UnixListener::bind(&path).expect("a socket");
+    let barrier = thread::spawn(move || {
+        let (mut connection, _) = daemon.accept().expect("a connection");
+        let mut barrier = [0; BARRIER_BYTES];
+        connection.read_exact(&mut barrier).expect("the flush");
+        let mut answer = [0; ANSWER_BYTES];
+        answer[3] = ANSWER_BYTES as u8;
+        answer[4..6].copy_from_slice(&259_u16.to_be_bytes());
+        answer[8..16].copy_from_slice(&barrier[10..18]); // the token
+        connection.write_all(&answer).expect("the answer");
+        barrier
+    });
+    let client = StreamClient::unix(&path, StreamOptions::default());
+    assert_eq!(client.flush(Level::Delivered, Duration::MAX).expect("an outcome").delivered, 0);
+    assert_eq!(barrier.join().expect("no panic")[20..], i32::MAX.to_be_bytes());
+    assert_eq!(client.close(Duration::MAX), 0);
     std::fs::remove_file(&path).expect("the socket");
 }
