@@ -41,7 +41,7 @@ from bruce_mp.protocol.client.replay_rules import (
     DoubtfulPolicy,
     LineFate,
     LineSelection,
-    Replayed,
+    ReplayCounts,
     line_of,
     message_of,
 )
@@ -68,10 +68,10 @@ RECEIVE_BYTES: Final = 8192
 ROTATED: Final = re.compile(r"\.\d{13}\Z")
 """End of the name of a rotated file: the time in ms since the epoch."""
 COUNTS_OF_UNSENT: Final = {
-    LineFate.NO_MESSAGE: Replayed(no_message=1),
-    LineFate.FILTERED: Replayed(filtered=1),
-    LineFate.IN_KAFKA: Replayed(in_kafka=1),
-    LineFate.ABANDONED: Replayed(abandoned=1),
+    LineFate.NO_MESSAGE: ReplayCounts(no_message=1),
+    LineFate.FILTERED: ReplayCounts(filtered=1),
+    LineFate.IN_KAFKA: ReplayCounts(in_kafka=1),
+    LineFate.ABANDONED: ReplayCounts(abandoned=1),
 }
 """What a line that is not sent adds to the run's counts, by the line's fate."""
 CONFIRMING_OUTCOMES: Final = frozenset({AttemptOutcome.SETTLED, AttemptOutcome.UNCOUNTED})
@@ -196,7 +196,7 @@ class ReplayRun:
         self._daemon = daemon
         self._selection = selection
         self._doubtful = doubtful
-        self.counts = Replayed()
+        self.counts = ReplayCounts()
         self.discard_counts: Counter[str] = Counter()
         self.too_large_count = 0
         self.cut_line_count = 0
@@ -253,7 +253,7 @@ class ReplayRun:
                 self._max_message_bytes = self._daemon.inquire().largest_message
             for keys, messages in _groups(self._new_lines(path)):
                 if dry_run:
-                    self.counts += Replayed(sent=len(messages))
+                    self.counts += ReplayCounts(sent=len(messages))
                 else:
                     self._send_new(keys, messages)
         except OSError as error:
@@ -283,7 +283,7 @@ class ReplayRun:
                 elif key in self._undecided_keys:
                     self.undecided_count += 1
                 elif key not in self._incomplete_by_key and self._state.contains(key):
-                    self.counts += Replayed(already=1)
+                    self.counts += ReplayCounts(already=1)
                 elif (message := _encoded(line)) is None or len(message) > self._max_message_bytes:
                     self.too_large_count += 1
                 elif key in self._incomplete_by_key:
@@ -327,7 +327,7 @@ class ReplayRun:
                 self._state.confirm(group.name)
                 fate = GroupFate.CONFIRMED
             if fate is GroupFate.CONFIRMED:
-                self.counts += Replayed(sent=len(messages))
+                self.counts += ReplayCounts(sent=len(messages))
                 return
             if fate is GroupFate.REMOVED:
                 text = f"run again, because an attempt failed: {failure}"

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from bruce_mp.dispatcher.queues import PartitionQueue
     from bruce_mp.protocol.kafka.kafka_types import PartitionAck
     from bruce_mp.slab.file import Slab
-    from bruce_mp.slab.recovery import SentBatch
+    from bruce_mp.slab.recovery import BuiltBatch
     from bruce_mp.slab.rows import ProcessRow
     from bruce_mp.slab.runs import Segment
 
@@ -112,7 +112,7 @@ class Dispatcher:
         frame, self._outbox = [Parcel(ParcelKind.SENDER, self._slot, self._incarnation), *self._outbox], []
         return frame
 
-    def topic_names(self, batches: Iterable[SentBatch]) -> list[bytes]:
+    def topic_names(self, batches: Iterable[BuiltBatch]) -> list[bytes]:
         return self._topics.names_of([batch.topic for batch in batches])
 
     @property
@@ -223,14 +223,14 @@ class Dispatcher:
         assigned, in_flight = state_word(RunState.ASSIGNED_SENT, self._slot), state_word(RunState.IN_FLIGHT, self._slot)
         return self._row.move(segments, Move(assigned, in_flight, lay.FLOW_SENT))
 
-    def _adopt_assigned(self, batches: list[SentBatch]) -> None:
+    def _adopt_assigned(self, batches: list[BuiltBatch]) -> None:
         """Queue batches that another dispatcher built and the router has assigned to this slot, for resending."""
         # This broker may write numbered batches twice; the other dispatcher has recorded only the unnumbered batches.
         if not self._builder.broker_deduplicates:
             self._mark_in_doubt([batch for batch in batches if batch.base_sequence >= 0])
         self._adopt(batches)
 
-    def _adopt(self, batches: list[SentBatch]) -> None:
+    def _adopt(self, batches: list[BuiltBatch]) -> None:
         """Queue batches for resending; those of another producer epoch come last and get new sequence numbers."""
         current = [batch for batch in batches if not self._builder.is_outdated(batch)]
         outdated = [batch for batch in batches if self._builder.is_outdated(batch)]
@@ -299,7 +299,7 @@ class Dispatcher:
             # This broker cannot recognize batches that it got before, from a predecessor or from another leader.
             self._mark_in_doubt([batch for queue in self._queues.values() for batch in queue.resend])
 
-    def _mark_in_doubt(self, batches: list[SentBatch]) -> None:
+    def _mark_in_doubt(self, batches: list[BuiltBatch]) -> None:
         for batch in batches:
             self._responses.mark_in_doubt([batch], self.topic_name(batch.topic))
 
@@ -312,7 +312,7 @@ class Dispatcher:
         self._accumulator.is_draining = True
         self._flush_all()
 
-    def next_request(self, requests_in_flight: int, now: float) -> list[SentBatch]:
+    def next_request(self, requests_in_flight: int, now: float) -> list[BuiltBatch]:
         """Return the batches of the next request, at most one for each partition; [] if nothing may be sent now."""
         is_limited = now < self._throttled_until or requests_in_flight >= self._config.delivery.max_in_flight
         if not self._send_queue or self._is_paused or is_limited:
@@ -333,7 +333,7 @@ class Dispatcher:
 
     # --- responses ---------------------------------------------------------------------------------------------------
 
-    def on_written(self, batches: Sequence[SentBatch], now: float) -> None:
+    def on_written(self, batches: Sequence[BuiltBatch], now: float) -> None:
         """Settle the batches of a request with acks = 0, because the socket has accepted all bytes of the request."""
         self._responses.settle(batches)
         for batch in batches:
@@ -342,7 +342,7 @@ class Dispatcher:
             self._row.add(Counter.AckNotRequired, batch.records)
             self._continue_queue(queue, now)
 
-    def on_acks(self, batches: Sequence[SentBatch], acks: Sequence[PartitionAck], now: float) -> bool:
+    def on_acks(self, batches: Sequence[BuiltBatch], acks: Sequence[PartitionAck], now: float) -> bool:
         """Apply a response, which has one ack for each batch, in order; return True if an ack has an error."""
         failed = [(batch, ack) for batch, ack in zip(batches, acks, strict=True) if ack.error]
         good = [batch for batch, ack in zip(batches, acks, strict=True) if not ack.error] if failed else batches
@@ -360,7 +360,7 @@ class Dispatcher:
         self._finish_hand_back()  # `_continue_queue` also calls this, but was not called for FLOWING queues
         return bool(failed)
 
-    def on_unreadable(self, batch: SentBatch, error: SlabError, now: float) -> None:
+    def on_unreadable(self, batch: BuiltBatch, error: SlabError, now: float) -> None:
         """Requeue a batch of `next_request` that could not be encoded, and quarantine its damaged records."""
         quarantine(self._row, error)
         queue = self._queues.get_or_create(batch.topic, batch.partition)

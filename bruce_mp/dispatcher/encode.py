@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from bruce_mp.dispatcher.compression import Compressor
     from bruce_mp.protocol.kafka.api_versions import BrokerCapabilities
     from bruce_mp.slab.file import Slab
-    from bruce_mp.slab.recovery import SentBatch
+    from bruce_mp.slab.recovery import BuiltBatch
     from bruce_mp.slab.rows import ProcessRow
 
 __all__ = ["BatchEncoder"]
@@ -42,7 +42,7 @@ class BatchEncoder:
         """The producer id of the current `encode` call."""
 
     def encode_uncompressed(
-        self, names: Sequence[bytes], batches: Sequence[SentBatch], capabilities: BrokerCapabilities
+        self, names: Sequence[bytes], batches: Sequence[BuiltBatch], capabilities: BrokerCapabilities
     ) -> EncodedTopics | None:
         """Encode all batches of a request by one kernel call, without compression; `names` has the topic of each batch.
 
@@ -69,7 +69,7 @@ class BatchEncoder:
         return EncodedTopics(buffers, [(name, batch.partition) for name, batch in zip(names, batches, strict=True)])
 
     def encode(
-        self, batches: Sequence[tuple[bytes, SentBatch]], capabilities: BrokerCapabilities
+        self, batches: Sequence[tuple[bytes, BuiltBatch]], capabilities: BrokerCapabilities
     ) -> list[PartitionData | SlabError]:
         """Encode (topic name, batch) pairs for a produce request; return one entry for each pair.
 
@@ -91,7 +91,7 @@ class BatchEncoder:
         self._row.add(Counter.SerializeMsg, record_count)
         return encoded
 
-    def _record_batch(self, topic: bytes, batch: SentBatch, capabilities: BrokerCapabilities) -> PartitionData:
+    def _record_batch(self, topic: bytes, batch: BuiltBatch, capabilities: BrokerCapabilities) -> PartitionData:
         producer = (
             NO_PRODUCER if batch.base_sequence < 0 else Producer(self._producer_id, batch.epoch, batch.base_sequence)
         )
@@ -107,7 +107,7 @@ class BatchEncoder:
         header = batch_header(data, encoded.record_count, *timestamps, codec=codec, producer=producer)
         return PartitionData(topic, batch.partition, data, header)
 
-    def _message_set(self, topic: bytes, batch: SentBatch, capabilities: BrokerCapabilities) -> PartitionData:
+    def _message_set(self, topic: bytes, batch: BuiltBatch, capabilities: BrokerCapabilities) -> PartitionData:
         encoded = kernels.encode_message_set(
             self._slab, batch.segments, capabilities.message_format, keeps_empty_values=self.keeps_empty_values
         )

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from bruce_mp.dispatcher.record_batches import BatchBuilder
     from bruce_mp.protocol.kafka.kafka_types import PartitionAck
     from bruce_mp.slab.file import Slab
-    from bruce_mp.slab.recovery import SentBatch
+    from bruce_mp.slab.recovery import BuiltBatch
     from bruce_mp.slab.rows import ProcessRow
     from bruce_mp.slab.runs import Segment
     from bruce_mp.slab.tables import TopicTable
@@ -90,7 +90,7 @@ class ResponseHandler:
         self.uncompressed_partitions: set[tuple[bytes, int]] = set()
         """The (topic, partition) pairs for which the leader refuses compressed batches."""
 
-    def on_accepted(self, batches: Sequence[SentBatch], error: int = 0) -> None:
+    def on_accepted(self, batches: Sequence[BuiltBatch], error: int = 0) -> None:
         """Settle batches that the broker has written.
 
         `error` is 0, or the error code for batches that the broker had written already.
@@ -100,7 +100,7 @@ class ResponseHandler:
             self.partition_errors.clear(self._topics.name_of(batch.topic), batch.partition)
         self.settle(batches)
 
-    def settle(self, batches: Sequence[SentBatch]) -> None:
+    def settle(self, batches: Sequence[BuiltBatch]) -> None:
         """Settle batches as delivered; unlike `on_accepted`, count no response (with acks = 0 there is none)."""
         for group in _transactions(batches):
             try:
@@ -108,7 +108,7 @@ class ResponseHandler:
             except SlabError:
                 self._settle_undamaged(group)
 
-    def _settle(self, batches: Sequence[SentBatch]) -> None:
+    def _settle(self, batches: Sequence[BuiltBatch]) -> None:
         """Settle batches in one transaction; if a segment is damaged, settle nothing and raise SlabError."""
         total, by_topic = kernels.wait_times(self._slab, batches, BOUNDS_MS, steady_ms())
         # Read the names before the batches are settled: after that, the router may remove the topics.
@@ -120,13 +120,13 @@ class ResponseHandler:
         self._row.add(Counter.ConnectorGotSuccessfulAck, len(batches))
         self.traffic.add_delivered(zip(names, by_topic.values(), strict=True))
 
-    def _settle_undamaged(self, batches: Iterable[SentBatch]) -> None:
+    def _settle_undamaged(self, batches: Iterable[BuiltBatch]) -> None:
         for batch in batches:
             undamaged = without_damaged(self._slab, self._row, batch.segments)
             if undamaged:
                 self._settle([batch._replace(segments=tuple(undamaged))])
 
-    def apply_error(self, queue: PartitionQueue, batch: SentBatch, ack: PartitionAck, topic: bytes) -> None:
+    def apply_error(self, queue: PartitionQueue, batch: BuiltBatch, ack: PartitionAck, topic: bytes) -> None:
         """Apply the error table to a batch in flight with an error response, and to the batch's queue."""
         rule = error_row(ack.error)
         if rule.action is Action.OK:
@@ -144,7 +144,7 @@ class ResponseHandler:
             self._on_refused(queue, batch, ack, rule, topic)
         queue.update_doubt()
 
-    def _prepare_renumbering(self, queue: PartitionQueue, batch: SentBatch) -> bool:
+    def _prepare_renumbering(self, queue: PartitionQueue, batch: BuiltBatch) -> bool:
         """Return True if a batch is out of order only because an earlier batch was refused or discarded.
 
         After a discard, also set `queue.renumber_from`.
@@ -161,7 +161,7 @@ class ResponseHandler:
         return queue.renumber_from is not None
 
     def _on_refused(
-        self, queue: PartitionQueue, batch: SentBatch, ack: PartitionAck, rule: ErrorRow, topic: bytes
+        self, queue: PartitionQueue, batch: BuiltBatch, ack: PartitionAck, rule: ErrorRow, topic: bytes
     ) -> None:
         """Decide to resend, change or discard a batch that the broker refused."""
         if rule.action in _OPERATOR_ACTIONS:
@@ -180,7 +180,7 @@ class ResponseHandler:
             self._retry(queue, batch, rule, topic)
 
     def _on_records_refused(
-        self, queue: PartitionQueue, batch: SentBatch, ack: PartitionAck, rule: ErrorRow, topic: bytes
+        self, queue: PartitionQueue, batch: BuiltBatch, ack: PartitionAck, rule: ErrorRow, topic: bytes
     ) -> None:
         """Replace timestamps of a batch, discard its refused records, or halve the batch.
 
@@ -194,7 +194,7 @@ class ResponseHandler:
             queue.drain()
             queue.failed += self.without_damaged(queue, batch)
 
-    def _downgrade(self, queue: PartitionQueue, batch: SentBatch, rule: ErrorRow, topic: bytes) -> bool:
+    def _downgrade(self, queue: PartitionQueue, batch: BuiltBatch, rule: ErrorRow, topic: bytes) -> bool:
         """Stop numbering or compressing a partition's batches if the error demands this.
 
         Return True if the refused batch is to be sent again.
@@ -213,7 +213,7 @@ class ResponseHandler:
         limits = [limit for limit in (rule.retry_limit, self.retry_limit) if limit is not None]
         return bool(limits) and retry_count > min(limits)
 
-    def _retry(self, queue: PartitionQueue, batch: SentBatch, rule: ErrorRow, topic: bytes) -> None:
+    def _retry(self, queue: PartitionQueue, batch: BuiltBatch, rule: ErrorRow, topic: bytes) -> None:
         """Requeue a batch, to be sent again after a back-off, or after a pause by the dispatcher of the next leader."""
         self.partition_errors.record(topic, batch.partition, rule.name)
         queue.failed.append(batch)
@@ -232,7 +232,7 @@ class ResponseHandler:
             if not needs_new_epoch and not self._is_deduplicated(batch):
                 self._record_duplicates([batch], topic)
 
-    def _restamp(self, queue: PartitionQueue, batch: SentBatch, ack: PartitionAck, topic: bytes) -> bool:
+    def _restamp(self, queue: PartitionQueue, batch: BuiltBatch, ack: PartitionAck, topic: bytes) -> bool:
         """Replace the timestamps of the refused records by their arrival times, and requeue the batch.
 
         Return False if no timestamp was replaced.  If the response does not name the refused records, only a batch of
@@ -255,7 +255,7 @@ class ResponseHandler:
 
     # --- discards ----------------------------------------------------------------------------------------------------
 
-    def _isolate_refused(self, queue: PartitionQueue, batch: SentBatch, ack: PartitionAck, topic: bytes) -> None:
+    def _isolate_refused(self, queue: PartitionQueue, batch: BuiltBatch, ack: PartitionAck, topic: bytes) -> None:
         """Discard the refused records that the response names, or halve the batch to find them."""
         named_indices = [index for index, _ in ack.record_errors]
         rest, refused = self._builder.remove_records(batch, named_indices) if named_indices else (None, [])
@@ -283,7 +283,7 @@ class ResponseHandler:
         queue.failed += [rest] if rest is not None else []
 
     def _discard_batch(
-        self, queue: PartitionQueue, batch: SentBatch, reason: DiscardReason, topic: bytes, rule: ErrorRow
+        self, queue: PartitionQueue, batch: BuiltBatch, reason: DiscardReason, topic: bytes, rule: ErrorRow
     ) -> None:
         """Discard a batch for `reason`, or as POSSIBLY_DELIVERED if the broker may have written it."""
         proves_unwritten = not rule.may_duplicate and rule.code in ERROR_TABLE
@@ -297,7 +297,7 @@ class ResponseHandler:
             self._record_gap(queue, batch)
         self._discard(batch.segments, _reason_in_doubt(reason, is_in_doubt=is_in_doubt), topic)
 
-    def without_damaged(self, queue: PartitionQueue, batch: SentBatch) -> list[SentBatch]:
+    def without_damaged(self, queue: PartitionQueue, batch: BuiltBatch) -> list[BuiltBatch]:
         """Return [batch of the undamaged segments] for a batch that the broker has not written.
 
         Return [] if all segments are damaged.  The damaged records lose their sequence numbers.
@@ -313,7 +313,7 @@ class ResponseHandler:
         self._builder.write_sequences(rest)
         return [rest]
 
-    def _record_gap(self, queue: PartitionQueue, batch: SentBatch) -> None:
+    def _record_gap(self, queue: PartitionQueue, batch: BuiltBatch) -> None:
         """Let the queue drain: `batch` leaves a gap in the sequence numbers, because the broker has not written it.
 
         Later batches get numbers from `batch.base_sequence`, unless an earlier batch has failed or is in doubt.
@@ -385,16 +385,16 @@ class ResponseHandler:
             [batch for batch in queue.resend if self._builder.has_flag(batch, FLAG_IN_DOUBT)], topic
         )
 
-    def mark_in_doubt(self, batches: Sequence[SentBatch], topic: bytes) -> None:
+    def mark_in_doubt(self, batches: Sequence[BuiltBatch], topic: bytes) -> None:
         """Mark batches as in doubt; record them as possible duplicates unless the broker detects repeated batches."""
         for batch in batches:
             self._builder.set_flag(batch, FLAG_IN_DOUBT)
         self._record_duplicates([batch for batch in batches if not self._is_deduplicated(batch)], topic)
 
-    def _is_deduplicated(self, batch: SentBatch) -> bool:
+    def _is_deduplicated(self, batch: BuiltBatch) -> bool:
         return batch.base_sequence >= 0 and self._builder.broker_deduplicates
 
-    def _record_duplicates(self, batches: Iterable[SentBatch], topic: bytes) -> None:
+    def _record_duplicates(self, batches: Iterable[BuiltBatch], topic: bytes) -> None:
         for batch in batches:
             self._discards.record_duplicates(batch.segments, topic)
 
@@ -403,7 +403,7 @@ def _reason_in_doubt(reason: DiscardReason, *, is_in_doubt: bool) -> DiscardReas
     return DiscardReason.POSSIBLY_DELIVERED if is_in_doubt else reason
 
 
-def _log_error(batch: SentBatch, rule: ErrorRow, topic: bytes) -> None:
+def _log_error(batch: BuiltBatch, rule: ErrorRow, topic: bytes) -> None:
     log.log(
         logging.ERROR if rule.action in _OPERATOR_ACTIONS else logging.WARNING,
         "Topic %s, partition %d: the broker answered %s (%d) for %d messages (%s): %s.",
@@ -416,9 +416,9 @@ def _decode(topic: bytes) -> str:
     return topic.decode("utf-8", "replace")
 
 
-def _transactions(batches: Iterable[SentBatch]) -> Iterator[list[SentBatch]]:
+def _transactions(batches: Iterable[BuiltBatch]) -> Iterator[list[BuiltBatch]]:
     """Group batches, in order, so that each group has at most `MAX_SETTLED_SEGMENTS`; no single batch has more."""
-    group: list[SentBatch] = []
+    group: list[BuiltBatch] = []
     room = MAX_SETTLED_SEGMENTS
     for batch in batches:
         room -= len(batch.segments)

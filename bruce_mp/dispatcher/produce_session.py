@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from bruce_mp.protocol.kafka.connection_events import Event
     from bruce_mp.protocol.kafka.kafka_types import EncodedTopics, PartitionData, ProduceResponse
     from bruce_mp.slab.file import Slab
-    from bruce_mp.slab.recovery import SentBatch
+    from bruce_mp.slab.recovery import BuiltBatch
     from bruce_mp.slab.rows import ProcessRow
     from bruce_mp.telemetry.event_output import EventOutput
 
@@ -101,9 +101,9 @@ class ProduceSession:
         """How many connections in succession, up to the last, made the broker look older than Kafka 0.10."""
         self._is_outdated = False
         """True if the connection settings or the cluster have changed since the connection was opened."""
-        self._requests: dict[int, list[SentBatch]] = {}
+        self._requests: dict[int, list[BuiltBatch]] = {}
         """The batches of each request without a response, by correlation id."""
-        self._unwritten: list[SentBatch] = []
+        self._unwritten: list[BuiltBatch] = []
         """The batches of the last request with acks = 0, until the socket has accepted all bytes of the request."""
         self._is_repeat_scheduled = False
         """True if a call of `_repeat_pauses` is scheduled."""
@@ -193,7 +193,7 @@ class ProduceSession:
         )
         self._socket.open()
 
-    def _send(self, batches: list[SentBatch]) -> None:
+    def _send(self, batches: list[BuiltBatch]) -> None:
         assert self._socket is not None
         capabilities = self._socket.connection.capabilities
         names = self._core.topic_names(batches)
@@ -215,10 +215,10 @@ class ProduceSession:
         self._socket.send(request.buffers)
 
     def _encode(
-        self, names: Sequence[bytes], batches: Sequence[SentBatch], capabilities: BrokerCapabilities
-    ) -> tuple[list[SentBatch], list[PartitionData]]:
+        self, names: Sequence[bytes], batches: Sequence[BuiltBatch], capabilities: BrokerCapabilities
+    ) -> tuple[list[BuiltBatch], list[PartitionData]]:
         """Encode batches one by one; return the undamaged batches and their encoded data."""
-        undamaged: list[SentBatch] = []
+        undamaged: list[BuiltBatch] = []
         data: list[PartitionData] = []
         encoded = self._encoder.encode(list(zip(names, batches, strict=True)), capabilities)
         for batch, data_or_error in zip(batches, encoded, strict=True):
@@ -229,7 +229,7 @@ class ProduceSession:
                 data.append(data_or_error)
         return undamaged, data
 
-    def _copy_for_debugging(self, target: CopyTarget, batches: Iterable[SentBatch]) -> None:
+    def _copy_for_debugging(self, target: CopyTarget, batches: Iterable[BuiltBatch]) -> None:
         """Copy batches for message debugging, before they are settled."""
         if self._tap.is_active:
             for batch in batches:

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Callable, Container
 
-    from bruce_mp.slab.recovery import SentBatch
+    from bruce_mp.slab.recovery import BuiltBatch
     from bruce_mp.slab.runs import Segment
 
 __all__ = ["MAX_IN_FLIGHT", "PartitionQueue", "QueueState", "Queues"]
@@ -65,9 +65,9 @@ class PartitionQueue:
         self.state = QueueState.FLOWING
         self.ready: deque[Segment] = deque()
         # Lists, because they are short: an empty deque takes 600 bytes more, and there are thousands of queues.
-        self.resend: list[SentBatch] = []
-        self.in_flight: list[SentBatch] = []
-        self.failed: list[SentBatch] = []
+        self.resend: list[BuiltBatch] = []
+        self.in_flight: list[BuiltBatch] = []
+        self.failed: list[BuiltBatch] = []
         self.entry_offset = 0
         """The file offset of the partition's entry in the partition table; 0 before the first batch."""
         self.expected_sequence: int | None = None
@@ -141,7 +141,7 @@ class PartitionQueue:
         self.backoff_count += 1
         self.backoff_end = now + delay_s * random.uniform(0.5, 1.5)  # noqa: S311 - no secret depends on it
 
-    def on_accepted(self, batch: SentBatch) -> None:
+    def on_accepted(self, batch: BuiltBatch) -> None:
         """Remove an accepted batch from the batches in flight, and advance the expected sequence number."""
         self.in_flight.remove(batch)
         self.backoff_count = 0
@@ -159,7 +159,7 @@ class PartitionQueue:
         """Put the failed batches before the other batches to resend; call this when the queue is drained."""
         self.resend, self.failed = [*self.failed, *self.resend], []
 
-    def fail_in_flight(self) -> list[SentBatch]:
+    def fail_in_flight(self) -> list[BuiltBatch]:
         """After the loss of the connection, move the batches in flight to `resend`, and return them."""
         unanswered, self.in_flight = self.in_flight, []
         # Failed batches are older than batches in flight, because responses arrive in order.
@@ -169,7 +169,7 @@ class PartitionQueue:
         self.expected_sequence = None
         return unanswered
 
-    def pop_all(self) -> tuple[list[SentBatch], list[Segment]]:
+    def pop_all(self) -> tuple[list[BuiltBatch], list[Segment]]:
         """Empty the queue and return (built batches, other records); call this only if no batch is in flight."""
         self.requeue_failed()
         built, unbuilt = list(self.resend), list(self.ready)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from bruce_mp.dispatcher.queues import PartitionQueue
     from bruce_mp.slab.file import Slab
-    from bruce_mp.slab.recovery import SentBatch
+    from bruce_mp.slab.recovery import BuiltBatch
     from bruce_mp.slab.rows import ProcessRow
     from bruce_mp.slab.runs import Segment
     from bruce_mp.slab.tables import PartitionTable
@@ -71,7 +71,7 @@ class BatchBuilder:
         self.broker_deduplicates = idempotent
         """True if the broker detects repeated batches; a broker that is older than others of its cluster may not."""
 
-    def build(self, plans: Sequence[BatchPlan]) -> list[SentBatch | None]:
+    def build(self, plans: Sequence[BatchPlan]) -> list[BuiltBatch | None]:
         """Build a batch for each plan: assign sequence numbers and store IN_FLIGHT.
 
         For a plan with a damaged segment, the list has None.
@@ -87,7 +87,7 @@ class BatchBuilder:
         queue.entry_offset = self._partition_table.entry_at(queue.topic, queue.partition)
         return queue.entry_offset
 
-    def put_in_flight(self, built: Iterable[tuple[PartitionQueue, SentBatch]]) -> None:
+    def put_in_flight(self, built: Iterable[tuple[PartitionQueue, BuiltBatch]]) -> None:
         """Append batches that are about to be sent to the batches in flight of their queues."""
         for queue, batch in built:
             queue.backoff_end = 0.0  # the queue's back-off is over
@@ -141,14 +141,14 @@ class BatchBuilder:
             ready.appendleft(rest)
         return head
 
-    def write_sequences(self, batch: SentBatch) -> None:
+    def write_sequences(self, batch: BuiltBatch) -> None:
         """Store the sequence numbers of a batch in the headers of its records; mark the start of the batch."""
         numbers = (batch.partition, batch.base_sequence, batch.epoch)
         kernels.write_sequence(self._slab, batch.segments, *numbers, opens_batch=True)
 
     # --- batches that the broker has not written ----------------------------------------------------------------------
 
-    def halve(self, batch: SentBatch) -> tuple[SentBatch, SentBatch]:
+    def halve(self, batch: BuiltBatch) -> tuple[BuiltBatch, BuiltBatch]:
         """Split a batch of at least two records in half; each record keeps its sequence number."""
         heads, tails = self._split_after(batch.segments, batch.records // 2)
         first = batch._replace(segments=tuple(heads))
@@ -159,7 +159,7 @@ class BatchBuilder:
             self.set_flag(second, lay.FLAG_IN_DOUBT)
         return first, second
 
-    def remove_records(self, batch: SentBatch, indices: Iterable[int]) -> tuple[SentBatch | None, list[Segment]]:
+    def remove_records(self, batch: BuiltBatch, indices: Iterable[int]) -> tuple[BuiltBatch | None, list[Segment]]:
         """Remove records from a batch by index; return (rest of the batch, segments of the removed records).
 
         The rest is None if no record is left.  The caller must number the rest with `write_sequences` before it settles
@@ -218,7 +218,7 @@ class BatchBuilder:
     def is_numbered(self, topic: int, partition: int) -> bool:
         return self._next_numbers(topic, partition)[1] >= 0
 
-    def renumber(self, batch: SentBatch) -> SentBatch:
+    def renumber(self, batch: BuiltBatch) -> BuiltBatch:
         """Give a batch the next sequence numbers of its partition."""
         epoch, sequence = self._next_numbers(batch.topic, batch.partition)
         batch = batch._replace(epoch=epoch, base_sequence=sequence)
@@ -228,11 +228,11 @@ class BatchBuilder:
             self._partition_table.store_next_sequence(batch.topic, batch.partition, following, epoch)
         return batch
 
-    def is_outdated(self, batch: SentBatch) -> bool:
+    def is_outdated(self, batch: BuiltBatch) -> bool:
         """Return True if the next batch of the partition would get another producer epoch than `batch` has."""
         return batch.epoch != self._next_numbers(batch.topic, batch.partition)[0]
 
-    def advance_sequence(self, batch: SentBatch) -> None:
+    def advance_sequence(self, batch: BuiltBatch) -> None:
         """Advance the partition's next sequence number past a recovered batch, if a crash prevented this before."""
         epoch, stored_sequence = self._next_numbers(batch.topic, batch.partition)
         if batch.base_sequence >= 0 and epoch == batch.epoch:
@@ -243,20 +243,20 @@ class BatchBuilder:
 
     # --- the first header of a batch ---------------------------------------------------------------------------------
 
-    def count_retry(self, batch: SentBatch) -> int:
+    def count_retry(self, batch: BuiltBatch) -> int:
         """Count a retry in the batch's first header, and return the number of retries, at most 255 (one byte)."""
         offset = self._first_header_offset(batch, lay.RUN_RETRIES, lay.RECORD_RETRIES)
         self._slab.view[offset] = retry_count = min(255, self._slab.view[offset] + 1)
         return retry_count
 
-    def set_flag(self, batch: SentBatch, flag: int) -> None:
+    def set_flag(self, batch: BuiltBatch, flag: int) -> None:
         """Set a flag in the batch's first header, where it survives a reroute and the death of the dispatcher."""
         self._slab.view[self._first_header_offset(batch, lay.RUN_FLAGS, lay.RECORD_FLAGS)] |= flag
 
-    def has_flag(self, batch: SentBatch, flag: int) -> bool:
+    def has_flag(self, batch: BuiltBatch, flag: int) -> bool:
         return bool(self._slab.view[self._first_header_offset(batch, lay.RUN_FLAGS, lay.RECORD_FLAGS)] & flag)
 
-    def _first_header_offset(self, batch: SentBatch, run_field: int, record_field: int) -> int:
+    def _first_header_offset(self, batch: BuiltBatch, run_field: int, record_field: int) -> int:
         """Return the slab offset of a field in the first header of a batch.
 
         This is the header of a run, where the field is at offset `run_field`, or if the run is split, the header of a

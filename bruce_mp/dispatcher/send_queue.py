@@ -10,7 +10,7 @@ from bruce_mp.errors import SlabError
 if TYPE_CHECKING:
     from bruce_mp.dispatcher.queues import PartitionQueue
     from bruce_mp.dispatcher.record_batches import BatchBuilder, BatchPlan
-    from bruce_mp.slab.recovery import SentBatch
+    from bruce_mp.slab.recovery import BuiltBatch
 
 __all__ = ["RequestContent", "SendQueue"]
 
@@ -18,7 +18,7 @@ __all__ = ["RequestContent", "SendQueue"]
 class RequestContent(NamedTuple):
     """The content of one request: at most one built batch or one plan of each queue."""
 
-    built: list[tuple[PartitionQueue, SentBatch]]
+    built: list[tuple[PartitionQueue, BuiltBatch]]
     """Batches that were built for an earlier request, with their queues."""
     plans: list[BatchPlan]
     """The contents of batches that are still to be built."""

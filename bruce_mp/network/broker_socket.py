@@ -8,7 +8,7 @@
 * If `renews_login` is True, the socket renews a login before the login's lifetime ends. The timeout also bounds each
   wait for credentials, from a Kerberos KDC or from the program `kafka.sasl.token_command`.
 
-The socket handles the events `Send` and `LoggedIn` itself. It passes all other events of
+The socket handles the events `BytesToSend` and `LoggedIn` itself. It passes all other events of
 `protocol.kafka.connection_events` to the owner through one callback. An unreachable broker, too, is a `Failed` event.
 """
 
@@ -29,13 +29,13 @@ from bruce_mp.errors import ConfigError, RemoteProtocolError, TlsError
 from bruce_mp.network.connection_security import Security
 from bruce_mp.protocol.kafka.broker_connection import BrokerConnection
 from bruce_mp.protocol.kafka.connection_events import (
+    BytesToSend,
     Closed,
     ConnectionReady,
     ConnectionState,
     Failed,
     FailureCause,
     LoggedIn,
-    Send,
 )
 from bruce_mp.protocol.kafka.version_negotiation import NegotiationCache
 
@@ -364,7 +364,7 @@ class BrokerSocket:
         for event in events:
             if self._is_closed:
                 return
-            if isinstance(event, Send):
+            if isinstance(event, BytesToSend):
                 self.send([event.data])
                 continue
             if isinstance(event, LoggedIn):

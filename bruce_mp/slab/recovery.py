@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from bruce_mp.slab.runs import Record, Run
 
 __all__ = [
+    "BuiltBatch",
     "FoundSegment",
-    "SentBatch",
     "arrivals_in_chunks",
     "close_open_runs",
     "inspect_segment",
@@ -73,7 +73,7 @@ class FoundSegment(NamedTuple):
         return self.word >> 8
 
 
-class SentBatch(NamedTuple):
+class BuiltBatch(NamedTuple):
     """A record batch that was built and perhaps sent, so its partition, sequence numbers and boundaries are final."""
 
     topic: int
@@ -212,14 +212,14 @@ def _found_segment(chunk: int, offset: int, run: Run, members: list[tuple[int, R
     return _with_record_fields(Segment(chunk, run.generation, offset, first_offset, len(members), payload), run, first)
 
 
-def rebuild_batches(found: Iterable[FoundSegment]) -> list[SentBatch]:
+def rebuild_batches(found: Iterable[FoundSegment]) -> list[BuiltBatch]:
     """Return the record batches that were built from these segments; a partition's batches are in order of sequence."""
-    batches: list[SentBatch] = []
+    batches: list[BuiltBatch] = []
     key = attrgetter("topic", "partition", "epoch")
     for (topic, partition, epoch), members in groupby(sorted(found, key=key), key=key):
         for batch in _split_at_batch_starts(_sort_by_sequence(list(members))):
             segments = tuple(member.segment for member in batch)
-            batches.append(SentBatch(topic, partition, epoch, batch[0].sequence, segments))
+            batches.append(BuiltBatch(topic, partition, epoch, batch[0].sequence, segments))
     return batches
 
 

@@ -18,7 +18,7 @@ from bruce_mp.errors import DiscardReason
 from bruce_mp.protocol.client.discard_line import DiscardLine, LineEvent, format_line
 from bruce_mp.protocol.client.inquiry import AttemptOutcome, InquiryAnswer
 from bruce_mp.protocol.client.messages import Message, parse_message
-from bruce_mp.protocol.client.replay_rules import DoubtfulPolicy, LineSelection, Replayed
+from bruce_mp.protocol.client.replay_rules import DoubtfulPolicy, LineSelection, ReplayCounts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -109,12 +109,12 @@ def test_each_line_is_sent_once_in_order_and_after_a_rename(
     count = MESSAGES_PER_GROUP + 5
     file = tmp_path / "d"
     file.write_bytes(b"".join(map(line, range(count))) + line(0) + b"no line\n" + line(1, info="SLAB_DELIVERED"))
-    assert replay(state, daemon, file).counts == Replayed(count + 1, 0, 0, 1, 1)
+    assert replay(state, daemon, file).counts == ReplayCounts(count + 1, 0, 0, 1, 1)
     assert len(daemon.attempts) == 2
     assert daemon.values == [*(b"v%d" % number for number in range(count)), b"v0"]
     renamed = file.rename(tmp_path / "renamed")
     renamed.write_bytes(renamed.read_bytes() + line(0) + line(count))
-    assert replay(state, daemon, renamed).counts == Replayed(2, count + 1, 0, 1, 1)
+    assert replay(state, daemon, renamed).counts == ReplayCounts(2, count + 1, 0, 1, 1)
     assert daemon.values[-2:] == [b"v0", b"v%d" % count]
 
 
@@ -122,8 +122,8 @@ def test_a_dry_run_counts_and_sends_nothing(state: ReplayState, daemon: FakeDaem
     (tmp_path / "d").write_bytes(line(0) + line(1))
     run = new_run(state, daemon)
     run.send_file(tmp_path / "d", dry_run=True)
-    assert (run.counts, daemon.attempts) == (Replayed(sent=2), {})
-    assert replay(state, daemon, tmp_path / "d").counts == Replayed(sent=2)
+    assert (run.counts, daemon.attempts) == (ReplayCounts(sent=2), {})
+    assert replay(state, daemon, tmp_path / "d").counts == ReplayCounts(sent=2)
 
 
 def test_a_dry_run_does_not_count_unconfirmed_messages_as_replayed(
@@ -155,9 +155,9 @@ def test_a_broken_connection_loses_and_repeats_nothing(
 ) -> None:
     (tmp_path / "d").write_bytes(line(0) + line(1))
     daemon.failures = [failure] * (MAX_ATTEMPTS - 1)
-    assert replay(state, daemon, tmp_path / "d").counts == Replayed(sent=2)
+    assert replay(state, daemon, tmp_path / "d").counts == ReplayCounts(sent=2)
     assert daemon.values == [b"v0", b"v1"]
-    assert replay(state, daemon, tmp_path / "d").counts == Replayed(already=2)
+    assert replay(state, daemon, tmp_path / "d").counts == ReplayCounts(already=2)
 
 
 def test_repeated_failures_end_the_run_and_the_next_one_continues(
@@ -167,7 +167,7 @@ def test_repeated_failures_end_the_run_and_the_next_one_continues(
     daemon.failures = ["before"] * MAX_ATTEMPTS
     with pytest.raises(ReplayError, match="5 attempts failed: before"):
         replay(state, daemon, tmp_path / "d")
-    assert replay(state, daemon, tmp_path / "d").counts == Replayed(sent=1)
+    assert replay(state, daemon, tmp_path / "d").counts == ReplayCounts(sent=1)
     assert daemon.values == [b"v0"]
 
 
@@ -177,7 +177,7 @@ def test_a_late_end_of_an_earlier_try_repeats_nothing(
 ) -> None:
     (tmp_path / "d").write_bytes(line(0) + line(1))
     daemon.failures = ["late"] * lates
-    assert replay(state, daemon, tmp_path / "d").counts == Replayed(sent=2)
+    assert replay(state, daemon, tmp_path / "d").counts == ReplayCounts(sent=2)
     daemon.read_late()
     assert daemon.values == [b"v0", b"v1"]
 
@@ -199,7 +199,7 @@ def test_a_late_end_of_a_killed_run_repeats_nothing(
     run.send_file(tmp_path / "d", dry_run=False)
     run.finish()
     daemon.read_late()
-    assert run.counts == Replayed(sent=3)
+    assert run.counts == ReplayCounts(sent=3)
     assert daemon.values == [b"v0", b"v1", b"v2"]
     assert state.unconfirmed_groups() == []
 
@@ -214,9 +214,9 @@ def test_an_incomplete_group_needs_all_its_lines_or_a_decision(
     with pytest.raises(ReplayError, match="only a part of their lines"):
         replay(state, daemon, file)
     assert daemon.values == [b"v2"]
-    assert replay(state, daemon, file, DoubtfulPolicy.SEND).counts == Replayed(sent=1, already=1)
+    assert replay(state, daemon, file, DoubtfulPolicy.SEND).counts == ReplayCounts(sent=1, already=1)
     assert daemon.values == [b"v2", b"v1"]
-    assert replay(state, daemon, file).counts == Replayed(already=2)
+    assert replay(state, daemon, file).counts == ReplayCounts(already=2)
 
 
 def test_a_daemon_that_forgets_during_the_run_stops_it(state: ReplayState, daemon: FakeDaemon, tmp_path: Path) -> None:
@@ -224,7 +224,7 @@ def test_a_daemon_that_forgets_during_the_run_stops_it(state: ReplayState, daemo
     daemon.failures, daemon.since_ms = ["before"], 1 << 60
     with pytest.raises(ReplayError, match="run again, because an attempt failed: before"):
         replay(state, daemon, tmp_path / "d", DoubtfulPolicy.SEND)
-    assert replay(state, daemon, tmp_path / "d").counts == Replayed(sent=1)
+    assert replay(state, daemon, tmp_path / "d").counts == ReplayCounts(sent=1)
 
 
 def test_a_daemon_is_identified_by_host_user_and_address(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -272,11 +272,11 @@ def test_equal_lines_of_a_rotated_log_are_different_messages(
     run = new_run(state, daemon)
     for path in (log, rotated):
         run.send_file(path, dry_run=False)
-    assert (run.counts, run.copy_count) == (Replayed(sent=6), 0)
+    assert (run.counts, run.copy_count) == (ReplayCounts(sent=6), 0)
     run.send_file(archive, dry_run=False)
-    assert (run.counts, run.copy_count) == (Replayed(sent=7), 6)
+    assert (run.counts, run.copy_count) == (ReplayCounts(sent=7), 6)
     assert daemon.values == [*[b"v0"] * 3, b"v1", *[b"v0"] * 2, b"v2"]
-    assert replay(state, daemon, archive).counts == Replayed(already=7)
+    assert replay(state, daemon, archive).counts == ReplayCounts(already=7)
 
 
 @pytest.mark.parametrize("name", ["archive", "d.20261123", f"of/d{ROTATED}", f"d{ROTATED}.bak"])
@@ -297,7 +297,7 @@ def test_a_second_name_of_a_file_has_no_effect(state: ReplayState, daemon: FakeD
     run = new_run(state, daemon)
     for path in (tmp_path / "d", tmp_path / f"d{ROTATED}", tmp_path / "d"):
         run.send_file(path, dry_run=False)
-    assert (run.counts, run.copy_count, daemon.values) == (Replayed(sent=1), 0, [b"v0"])
+    assert (run.counts, run.copy_count, daemon.values) == (ReplayCounts(sent=1), 0, [b"v0"])
 
 
 def test_messages_with_lost_counts_are_reported(
@@ -319,9 +319,9 @@ def test_messages_with_lost_counts_are_reported(
 def test_a_cut_line_is_sent_when_it_is_complete(state: ReplayState, daemon: FakeDaemon, tmp_path: Path) -> None:
     (tmp_path / "d").write_bytes(line(0) + line(1).removesuffix(b"\n"))
     run = replay(state, daemon, tmp_path / "d")
-    assert (run.counts, run.cut_line_count, daemon.values) == (Replayed(sent=1), 1, [b"v0"])
+    assert (run.counts, run.cut_line_count, daemon.values) == (ReplayCounts(sent=1), 1, [b"v0"])
     (tmp_path / "d").write_bytes(line(0) + line(1))
-    assert replay(state, daemon, tmp_path / "d").counts == Replayed(sent=1, already=1)
+    assert replay(state, daemon, tmp_path / "d").counts == ReplayCounts(sent=1, already=1)
 
 
 KILLED = UnconfirmedGroup("replay-1", "/in", 500)
@@ -356,16 +356,16 @@ def test_the_daemon_decides_about_the_group_of_a_killed_run(
     if doubt.resent is None:
         with pytest.raises(ReplayError, match="--doubtful send or --doubtful skip"):
             replay(state, daemon, tmp_path / "d")
-        assert replay(state, daemon, tmp_path / "d", DoubtfulPolicy.SEND).counts == Replayed(sent=1)
+        assert replay(state, daemon, tmp_path / "d", DoubtfulPolicy.SEND).counts == ReplayCounts(sent=1)
     else:
-        assert replay(state, daemon, tmp_path / "d").counts == Replayed(sent=doubt.resent, already=1 - doubt.resent)
+        assert replay(state, daemon, tmp_path / "d").counts == ReplayCounts(sent=doubt.resent, already=1 - doubt.resent)
     assert state.unconfirmed_groups() == []
 
 
 def test_doubtful_messages_may_be_skipped(state: ReplayState, daemon: FakeDaemon, tmp_path: Path) -> None:
     (tmp_path / "d").write_bytes(line(0))
     state.begin(KILLED._replace(daemon="/other"), _keys_of(tmp_path / "d"))
-    assert replay(state, daemon, tmp_path / "d", DoubtfulPolicy.SKIP).counts == Replayed(already=1)
+    assert replay(state, daemon, tmp_path / "d", DoubtfulPolicy.SKIP).counts == ReplayCounts(already=1)
 
 
 def _keys_of(file: Path) -> list[LineKey]:

@@ -28,8 +28,7 @@ if TYPE_CHECKING:
 
     from bruce_mp.dispatcher.core import Dispatcher
     from bruce_mp.slab.file import Slab
-    from bruce_mp.slab.recovery import SentBatch
-    from bruce_mp.slab.runs import Segment
+    from bruce_mp.slab.recovery import BuiltBatch
 
 SLOT: Final = 0
 NAMES: Final = (b"t1", b"t2")
@@ -57,7 +56,7 @@ def dispatcher(slab: Slab) -> Dispatcher:
     return made
 
 
-def send(slab: Slab, to: Dispatcher, *sizes: int) -> list[SentBatch]:
+def send(slab: Slab, to: Dispatcher, *sizes: int) -> list[BuiltBatch]:
     """A request with a batch for each partition of each topic, in order; of `sizes` many records, a segment each."""
     for topic in range(1, len(NAMES) + 1):
         for partition in range(PARTITIONS):
@@ -67,7 +66,7 @@ def send(slab: Slab, to: Dispatcher, *sizes: int) -> list[SentBatch]:
     return batches
 
 
-def acks(batches: Sequence[SentBatch], **errors: int) -> list[PartitionAck]:
+def acks(batches: Sequence[BuiltBatch], **errors: int) -> list[PartitionAck]:
     """Good answers, but for these: `at3=6`."""
     return [
         PartitionAck(NAMES[batch.topic - 1], batch.partition, errors.get(f"at{index}", 0))
@@ -79,7 +78,7 @@ def count(slab: Slab, counter: int) -> int:
     return ProcessRow(slab, DISPATCHER_ROW).counters[counter]
 
 
-def states(slab: Slab, batches: Sequence[SentBatch]) -> list[set[int]]:
+def states(slab: Slab, batches: Sequence[BuiltBatch]) -> list[set[int]]:
     """For each batch the states of its records."""
     return [
         {slab.words[at] & 0xFF for segment in batch.segments for at in segment_words(slab, segment)}

@@ -14,7 +14,7 @@ from bruce_mp.errors import SlabError
 from bruce_mp.protocol.kafka.api_versions import BrokerCapabilities
 from bruce_mp.protocol.kafka.kafka_types import PartitionData
 from bruce_mp.protocol.kafka.produce_request import encode_topics
-from bruce_mp.slab.recovery import SentBatch
+from bruce_mp.slab.recovery import BuiltBatch
 from bruce_mp.slab.rows import ProcessRow
 from bruce_mp.telemetry.counters import Counter
 from support.put_records import put_records
@@ -41,7 +41,7 @@ def encode(slab: Slab, produce_version: int, codec: str, plain: Plain = frozense
     rule = CompressionConfig(type=codec, **limits)  # type: ignore[arg-type]
     row = ProcessRow(slab, DISPATCHER_ROW)
     encoder = BatchEncoder(slab, row, Compressor(row, lambda _: rule, Compression(), plain))
-    batch = SentBatch(1, 4, -1, -1, tuple(put_records(slab, [RECORDS])))
+    batch = BuiltBatch(1, 4, -1, -1, tuple(put_records(slab, [RECORDS])))
     (data,) = encoder.encode([(b"t1", batch)], BrokerCapabilities(produce_version, 0, None))
     assert isinstance(data, PartitionData)
     assert (data.topic, data.partition) == (b"t1", 4)
@@ -57,7 +57,7 @@ def plain_encoder(slab: Slab, codec: str = "none") -> BatchEncoder:
 def test_all_batches_of_a_request_are_encoded_as_each_by_itself(slab: Slab) -> None:
     capabilities = BrokerCapabilities(9, 0, None)
     segments = put_records(slab, [RECORDS[:2], RECORDS[:3]])
-    batches = [SentBatch(1, index, -1, -1, (one,)) for index, one in enumerate(segments)]
+    batches = [BuiltBatch(1, index, -1, -1, (one,)) for index, one in enumerate(segments)]
     encoder = plain_encoder(slab)
     found = encoder.encode_uncompressed([b"t1", b"t2"], batches, capabilities)
     assert found is not None
@@ -74,7 +74,7 @@ def test_compressed_old_and_damaged_batches_are_not_encoded_at_once(
     slab: Slab, codec: str, version: int, *, is_stale: bool
 ) -> None:
     [segment] = put_records(slab, [RECORDS])
-    batch = SentBatch(1, 0, -1, -1, (segment._replace(generation=segment.generation + is_stale),))
+    batch = BuiltBatch(1, 0, -1, -1, (segment._replace(generation=segment.generation + is_stale),))
     encoder = plain_encoder(slab, codec)
     assert encoder.encode_uncompressed([b"t1"], [batch], BrokerCapabilities(version, 0, None)) is None
     assert ProcessRow(slab, DISPATCHER_ROW).counters[Counter.SerializeMsgSet] == 0
@@ -85,7 +85,7 @@ def test_an_unreadable_batch_is_separated_and_not_counted(slab: Slab) -> None:
     encoder = BatchEncoder(slab, row, Compressor(row, lambda _: CompressionConfig(type="none"), Compression()))
     first, second, third = put_records(slab, [RECORDS[:2], RECORDS[:3], RECORDS[:4]])
     stale = second._replace(generation=second.generation + 1)
-    batches = [(b"t1", SentBatch(1, index, -1, -1, (one,))) for index, one in enumerate((first, stale, third))]
+    batches = [(b"t1", BuiltBatch(1, index, -1, -1, (one,))) for index, one in enumerate((first, stale, third))]
     found = encoder.encode(batches, BrokerCapabilities(3, 0, None))
     assert [type(one) for one in found] == [PartitionData, SlabError, PartitionData]
     assert row.counters[Counter.SerializeMsgSet] == row.counters[Counter.MsgSetCompressionNo] == 2

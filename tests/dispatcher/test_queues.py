@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bruce_mp.dispatcher.queues import PartitionQueue, Queues, QueueState
-from bruce_mp.slab.recovery import SentBatch
+from bruce_mp.slab.recovery import BuiltBatch
 from bruce_mp.slab.runs import Segment
 
 SEGMENT = Segment(0, 1, 64, 152, 1, 1)
@@ -39,7 +39,7 @@ def test_no_queue_is_discarded_below_the_limit() -> None:
 def test_the_last_successful_ack_clears_the_in_doubt_state() -> None:
     """While a built batch waits for its response, the broker may still carry out an abandoned request."""
     queue = PartitionQueue(1, 0)
-    batches = [SentBatch(1, 0, 0, 0, (SEGMENT, SEGMENT)), SentBatch(1, 0, 0, 2, (SEGMENT,))]
+    batches = [BuiltBatch(1, 0, 0, 0, (SEGMENT, SEGMENT)), BuiltBatch(1, 0, 0, 2, (SEGMENT,))]
     queue.in_flight.extend(batches)
     queue.in_doubt = queue.may_have_gap = True
     queue.on_accepted(batches[0])

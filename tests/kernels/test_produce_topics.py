@@ -10,7 +10,7 @@ from bruce_mp.protocol.kafka.kafka_types import PartitionData
 from bruce_mp.protocol.kafka.produce_request import COPIED_BYTES, encode_topics
 from bruce_mp.protocol.kafka.record_batch import NO_PRODUCER, Producer
 from bruce_mp.slab.file import Geometry, Slab
-from bruce_mp.slab.recovery import SentBatch
+from bruce_mp.slab.recovery import BuiltBatch
 from support.put_records import put_records
 from support.record_batches import KafkaRecord
 from support.slabs import new_slab
@@ -19,13 +19,13 @@ PRODUCER_ID = 77
 ROOMY = Geometry(chunks=640, topics=16, partitions=16, landing_slots=16, landing_slot_size=64)
 
 
-def put(slab: Slab, partition: int, sizes: list[int], sequence: int = 5) -> SentBatch:
+def put(slab: Slab, partition: int, sizes: list[int], sequence: int = 5) -> BuiltBatch:
     records = [KafkaRecord(number, b"k", bytes(size)) for number, size in enumerate(sizes)]
     epoch = 3 if sequence >= 0 else -1
-    return SentBatch(1, partition, epoch, sequence, tuple(put_records(slab, [records])))
+    return BuiltBatch(1, partition, epoch, sequence, tuple(put_records(slab, [records])))
 
 
-def by_parts(slab: Slab, version: int, names: list[bytes], batches: list[SentBatch]) -> list[bytes]:
+def by_parts(slab: Slab, version: int, names: list[bytes], batches: list[BuiltBatch]) -> list[bytes]:
     data: list[PartitionData] = []
     for name, batch in zip(names, batches, strict=True):
         producer = Producer(PRODUCER_ID, batch.epoch, batch.base_sequence) if batch.base_sequence >= 0 else NO_PRODUCER

@@ -26,7 +26,7 @@ from bruce_mp.kernels import (
 from bruce_mp.protocol.client.messages import Message
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.layout import RunState, state_word
-from bruce_mp.slab.recovery import SentBatch
+from bruce_mp.slab.recovery import BuiltBatch
 from bruce_mp.slab.rows import Move
 from bruce_mp.slab.runs import Record, Segment, read_run, segment_records, segment_words
 from bruce_mp.slab.tables import PartitionTable
@@ -247,8 +247,8 @@ def test_sequence_numbers_of_batches_are_consecutive(slab: Slab, first: int) -> 
     entry, end = entry_of(slab, first, 7), 2**31
     batches = [(entry, 1, 3, [head]), (entry, 1, 3, [rest])]
     assert assign_sequences(slab, row_of(slab), batches, BUILD, is_numbered=True) == [
-        SentBatch(1, 3, 7, first, (head,)),
-        SentBatch(1, 3, 7, (first + 3) % end, (rest,)),
+        BuiltBatch(1, 3, 7, first, (head,)),
+        BuiltBatch(1, 3, 7, (first + 3) % end, (rest,)),
     ]
     assert numbers(slab, head) + numbers(slab, rest) == [
         (3, (first + write_sequence) % end, 7) for write_sequence in range(5)
@@ -292,7 +292,7 @@ def test_unnumbered_batches_leave_the_next_sequence_unchanged(slab: Slab, epoch:
     whole = of_sizes(slab, [1, 2])
     entry = entry_of(slab, 11, epoch)
     [batch] = assign_sequences(slab, row_of(slab), [(entry, 1, 3, [whole])], BUILD, is_numbered=is_numbered)
-    assert batch == SentBatch(1, 3, -1, -1, (whole,))
+    assert batch == BuiltBatch(1, 3, -1, -1, (whole,))
     assert PartitionTable(slab).epoch_and_sequence(1, 3) == (epoch, 11)
 
 
@@ -304,7 +304,7 @@ def test_an_invalid_batch_is_skipped_and_the_next_one_numbered(slab: Slab) -> No
     stale = rest._replace(generation=rest.generation + 1)
     batches = [(entry, 1, 3, [head, stale]), (entry, 1, 3, [rest])]
     found = assign_sequences(slab, row_of(slab), batches, BUILD, is_numbered=True)
-    assert found == [None, SentBatch(1, 3, 0, 11, (rest,))]
+    assert found == [None, BuiltBatch(1, 3, 0, 11, (rest,))]
     assert numbers(slab, head) == before
     assert claim(slab, [head], MINE, MINE) == [head]
     assert PartitionTable(slab).epoch_and_sequence(1, 3) == (0, 14)

@@ -16,7 +16,7 @@ from bruce_mp.protocol.kafka.message_set import MessageFormat
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.file import Geometry
 from bruce_mp.slab.layout import RunState, state_word
-from bruce_mp.slab.recovery import SentBatch
+from bruce_mp.slab.recovery import BuiltBatch
 from bruce_mp.slab.rows import Move
 from bruce_mp.slab.tables import PartitionTable, TopicTable
 from bruce_mp.slab.topic_thresholds import TopicThresholds
@@ -184,10 +184,10 @@ def _number(it: Variant, segments: list[Segment], which: int, amount: int) -> An
     )
 
 
-def _batches(segments: list[Segment]) -> list[SentBatch]:
+def _batches(segments: list[Segment]) -> list[BuiltBatch]:
     """Return batches of two topics, of one and two segments."""
     return [
-        SentBatch(1 + start % 4 // 3, 0, 0, 0, tuple(segments[start : start + 1 + start % 2]))
+        BuiltBatch(1 + start % 4 // 3, 0, 0, 0, tuple(segments[start : start + 1 + start % 2]))
         for start in range(len(segments))
     ]
 

@@ -9,7 +9,7 @@ import pytest
 from bruce_mp.errors import SlabError
 from bruce_mp.kernels import WaitTimes, wait_times
 from bruce_mp.slab import layout as lay
-from bruce_mp.slab.recovery import SentBatch
+from bruce_mp.slab.recovery import BuiltBatch
 from bruce_mp.telemetry.latency_histogram import BOUNDS_MS
 from support.filled_slab import NOW_MS, FilledSlab
 
@@ -29,8 +29,8 @@ def filled(tmp_path: Path) -> Iterator[FilledSlab]:
     slab.close()
 
 
-def batch(topic: int, *segments: Segment) -> SentBatch:
-    return SentBatch(topic, 0, 0, 0, segments)
+def batch(topic: int, *segments: Segment) -> BuiltBatch:
+    return BuiltBatch(topic, 0, 0, 0, segments)
 
 
 def put(filled: FilledSlab, messages: int, arrived_ms: int, topic: bytes = b"news") -> Segment:

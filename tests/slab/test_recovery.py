@@ -14,7 +14,7 @@ from bruce_mp.pipeline.stage_counts import count_books
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.layout import RunState, state_word
 from bruce_mp.slab.recovery import (
-    SentBatch,
+    BuiltBatch,
     arrivals_in_chunks,
     close_open_runs,
     inspect_segment,
@@ -59,7 +59,7 @@ plans = st.lists(
 )
 
 
-def send(slab: Slab, sender: Input, plan: Plan, run_length: int) -> list[SentBatch]:
+def send(slab: Slab, sender: Input, plan: Plan, run_length: int) -> list[BuiltBatch]:
     """Fill runs and build batches with other boundaries over them, as a dispatcher does."""
     ready: list[Segment] = []
     for start in range(0, sum(plan.sizes), run_length):
@@ -78,7 +78,7 @@ def send(slab: Slab, sender: Input, plan: Plan, run_length: int) -> list[SentBat
             segments.append(head)
             ready[:0] = [rest] if rest else []
             left -= head.records
-        batches.append(SentBatch(topic, plan.partition, plan.epoch, sequence, tuple(segments)))
+        batches.append(BuiltBatch(topic, plan.partition, plan.epoch, sequence, tuple(segments)))
         for index, segment in enumerate(segments):
             write_placement(slab, segment, plan.partition, sequence, plan.epoch, opens_batch=index == 0)
             sequence = next_sequence(sequence, segment.records)
@@ -86,7 +86,7 @@ def send(slab: Slab, sender: Input, plan: Plan, run_length: int) -> list[SentBat
     return batches
 
 
-def spelled_out(slab: Slab, batches: list[SentBatch]) -> list[tuple[int, int, int, int, list[int]]]:
+def spelled_out(slab: Slab, batches: list[BuiltBatch]) -> list[tuple[int, int, int, int, list[int]]]:
     """Return batches with their records, however they are cut into segments."""
     return [
         (

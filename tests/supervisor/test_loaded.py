@@ -24,8 +24,8 @@ NOT_A_DAEMON_S: Final = {"argparse", "asyncio", "email", "http", "psutil", "toml
 NOT_PAGES: Final = {"flask", "jinja2", "werkzeug"}
 ON_THE_PATH: Final = NOT_CODECS | NOT_SECURITY | NOT_A_DAEMON_S | NOT_PAGES
 UNWANTED: Final = {
-    PROGRAMS.input: {"kafka", *ON_THE_PATH},
-    PROGRAMS.stream: {"kafka", *ON_THE_PATH},
+    PROGRAMS.datagram_input: {"kafka", *ON_THE_PATH},
+    PROGRAMS.stream_input: {"kafka", *ON_THE_PATH},
     PROGRAMS.router: NOT_KAFKA_S_CLIENTS | ON_THE_PATH,
     PROGRAMS.dispatcher: NOT_KAFKA_S_CLIENTS | ON_THE_PATH,
     PROGRAMS.status: {"kafka", *NOT_CODECS},

@@ -7,7 +7,13 @@ import time
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from bruce_mp.protocol.kafka.broker_connection import BrokerConnection
-from bruce_mp.protocol.kafka.connection_events import ConnectionReady, Failed, ProduceAcked, ProducerIdReceived, Send
+from bruce_mp.protocol.kafka.connection_events import (
+    BytesToSend,
+    ConnectionReady,
+    Failed,
+    ProduceAcked,
+    ProducerIdReceived,
+)
 from bruce_mp.protocol.kafka.record_batch import Producer
 
 if TYPE_CHECKING:
@@ -47,7 +53,7 @@ class BrokerClient:
                 data = self._socket.recv(1 << 16)
                 self._waiting += self.connection.receive(data, time.monotonic()) if data else self.connection.on_eof()
             event = self._waiting.pop(0)
-            if isinstance(event, Send):
+            if isinstance(event, BytesToSend):
                 self._socket.sendall(event.data)
             elif isinstance(event, Failed):
                 raise event.error

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from bruce_mp.config.model import Config
     from bruce_mp.ipc.frames import Parcel
-    from bruce_mp.slab.recovery import SentBatch
+    from bruce_mp.slab.recovery import BuiltBatch
 
 __all__ = ["ROUTER", "World"]
 
@@ -146,7 +146,7 @@ class World(Machine):
             self.requests.append([self._read_batch(batch) for batch in readable])
             peer.connection.append(Request(readable, self.requests[-1]))
 
-    def _readable(self, peer: Peer, batches: Sequence[SentBatch]) -> list[SentBatch]:
+    def _readable(self, peer: Peer, batches: Sequence[BuiltBatch]) -> list[BuiltBatch]:
         """Return the batches that can be read, and report the others to the dispatcher."""
         readable = []
         for batch in batches:
@@ -157,7 +157,7 @@ class World(Machine):
                 peer.core.on_unreadable(batch, error, self.now_ms / 1000)
         return readable
 
-    def _read_batch(self, batch: SentBatch) -> RequestBatch:
+    def _read_batch(self, batch: BuiltBatch) -> RequestBatch:
         """Read a batch's records from the slab; raise SlabError for damaged ones."""
         topic = self.router._tables.topics.name_of(batch.topic)
         return RequestBatch(

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from bruce_mp.config.model import Config
     from bruce_mp.slab.file import Slab
-    from bruce_mp.slab.recovery import SentBatch
+    from bruce_mp.slab.recovery import BuiltBatch
     from bruce_mp.slab.runs import Segment
 
 __all__ = ["BROKERS", "ROUTER", "Machine", "Peer", "Request"]
@@ -43,7 +43,7 @@ ROUTER: Final = -1
 class Request(NamedTuple):
     """A produce request in transit: the dispatcher's batches, and their records in place of bytes."""
 
-    batches: list[SentBatch]
+    batches: list[BuiltBatch]
     content: list[RequestBatch]
 
 

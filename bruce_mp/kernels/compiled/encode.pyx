@@ -248,7 +248,7 @@ def produce_topics(slab, int version, names, batches, producer_id, *, bint keeps
     try:
         for name, batches_of_topic in topics.items():
             parts.append(topic_head(name, len(batches_of_topic), is_flexible))
-            for _topic, partition, epoch, sequence, segments in batches_of_topic:  # the fields of a `SentBatch`
+            for _topic, partition, epoch, sequence, segments in batches_of_topic:  # the fields of a `BuiltBatch`
                 batch_producer_id = producer_id
                 if sequence < 0:
                     batch_producer_id, epoch, sequence = NO_PRODUCER

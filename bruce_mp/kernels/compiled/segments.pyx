@@ -7,7 +7,7 @@ from bruce_mp.kernels.compiled.redo cimport *
 
 from bruce_mp.errors import SlabError
 from bruce_mp.slab import rows, runs
-from bruce_mp.slab.recovery import SentBatch
+from bruce_mp.slab.recovery import BuiltBatch
 from bruce_mp.slab.runs import Segment
 
 
@@ -208,7 +208,7 @@ cdef object assign_one(
         move_located(row, move, located, segment_count)
         if base_sequence >= 0:
             store64(next_sequence_at, <uint64_t>sequence | <uint64_t>epoch << 32)  # both fields in one store
-        return tuple.__new__(SentBatch, (topic, partition, epoch, base_sequence, segments))
+        return tuple.__new__(BuiltBatch, (topic, partition, epoch, base_sequence, segments))
     finally:
         free(located)
 

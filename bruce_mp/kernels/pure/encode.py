@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from bruce_mp.slab.file import Slab
-    from bruce_mp.slab.recovery import SentBatch
+    from bruce_mp.slab.recovery import BuiltBatch
     from bruce_mp.slab.runs import Segment
 
 __all__ = [
@@ -85,7 +85,7 @@ def produce_topics(
     slab: Slab,
     version: int,
     names: Sequence[bytes],
-    batches: Sequence[SentBatch],
+    batches: Sequence[BuiltBatch],
     producer_id: int,
     *,
     keeps_empty_values: bool,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab import runs
-from bruce_mp.slab.recovery import SentBatch
+from bruce_mp.slab.recovery import BuiltBatch
 from bruce_mp.slab.runs import (
     NO_SEQUENCE,
     Segment,
@@ -74,7 +74,7 @@ def write_sequence(
 
 def assign_sequences(
     slab: Slab, row: ProcessRow, batches: Iterable[_Batch], move: Move, *, is_numbered: bool
-) -> list[SentBatch | None]:
+) -> list[BuiltBatch | None]:
     """Assign to batches the next sequence numbers of their partitions, and move their segments; return the batches.
 
     The epoch and the base sequence of a batch are NO_SEQUENCE if `is_numbered` is False, or if the partition's epoch is
@@ -92,7 +92,7 @@ _Batch = tuple[int, int, int, "Sequence[Segment]"]
 """File offset of the partition's entry in the partition table, topic number, partition, segments of the batch."""
 
 
-def _assign_one(slab: Slab, row: ProcessRow, batch: _Batch, move: Move, *, is_numbered: bool) -> SentBatch | None:
+def _assign_one(slab: Slab, row: ProcessRow, batch: _Batch, move: Move, *, is_numbered: bool) -> BuiltBatch | None:
     entry_at, topic, partition, segments = batch
     if not all(matching_words(slab, segment, move.before) for segment in segments):
         return None
@@ -104,7 +104,7 @@ def _assign_one(slab: Slab, row: ProcessRow, batch: _Batch, move: Move, *, is_nu
     if sequence >= 0:
         following = next_sequence(sequence, sum(segment.records for segment in segments))
         store_next_sequence(slab, entry_at, following, epoch)
-    return SentBatch(topic, partition, epoch, sequence, tuple(segments))
+    return BuiltBatch(topic, partition, epoch, sequence, tuple(segments))
 
 
 def bind_partition(slab: Slab, segments: Iterable[Segment], partitions: Iterable[int]) -> None:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from bruce_mp.slab.file import Slab
-    from bruce_mp.slab.recovery import SentBatch
+    from bruce_mp.slab.recovery import BuiltBatch
     from bruce_mp.slab.runs import Segment
 
 __all__ = ["WaitTimes", "wait_times"]
@@ -30,7 +30,7 @@ class WaitTimes(NamedTuple):
 
 
 def wait_times(
-    slab: Slab, batches: Sequence[SentBatch], bounds_ms: Sequence[int], now_ms: int
+    slab: Slab, batches: Sequence[BuiltBatch], bounds_ms: Sequence[int], now_ms: int
 ) -> tuple[WaitTimes, dict[int, WaitTimes]]:
     """Return the waiting times of batches' messages until the steady time `now_ms`, in total and by topic number.
 

@@ -18,7 +18,16 @@ from bruce_mp.protocol.client.messages import EmptyFields, Message
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-__all__ = ["ABANDONED", "IN_KAFKA", "DoubtfulPolicy", "LineFate", "LineSelection", "Replayed", "line_of", "message_of"]
+__all__ = [
+    "ABANDONED",
+    "IN_KAFKA",
+    "DoubtfulPolicy",
+    "LineFate",
+    "LineSelection",
+    "ReplayCounts",
+    "line_of",
+    "message_of",
+]
 
 # The *info* of a line is the value of its field `info`: the reason of the discard.
 NO_MESSAGE_INFOS: Final = ("MALFORMED", "UNCLEAN_U", "UNCLEAN_T")
@@ -98,7 +107,7 @@ class LineSelection:
 
 
 @dataclass(frozen=True, slots=True)
-class Replayed:
+class ReplayCounts:
     """The numbers of lines in all files, by their treatment."""
 
     sent: int = 0
@@ -111,8 +120,8 @@ class Replayed:
     abandoned: int = 0
     """Lines that are not sent, because the client has probably sent their messages again."""
 
-    def __add__(self, other: Replayed) -> Replayed:
-        return Replayed(
+    def __add__(self, other: ReplayCounts) -> ReplayCounts:
+        return ReplayCounts(
             self.sent + other.sent, self.already + other.already, self.filtered + other.filtered,
             self.no_message + other.no_message, self.in_kafka + other.in_kafka, self.abandoned + other.abandoned,
         )  # fmt: skip

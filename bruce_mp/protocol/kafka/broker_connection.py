@@ -349,7 +349,7 @@ class BrokerConnection:
         response = kafka_api.decode_api_versions(frame, version)
         lower_versions = [known for known in API_VERSIONS_TO_TRY if known < version]
         if response.error == kafka_api.UNSUPPORTED_VERSION and lower_versions:
-            return [ev.Send(self._request_versions(lower_versions[0], self._progress_at))]
+            return [ev.BytesToSend(self._request_versions(lower_versions[0], self._progress_at))]
         if response.error != 0:
             raise RemoteProtocolError(f"It answered ApiVersions with error {response.error}.")
         return self._on_versions_agreed(choose_versions(response.apis))
@@ -357,14 +357,14 @@ class BrokerConnection:
     def _on_negotiation_metadata(self, version: int, frame: bytes) -> list[Event]:
         kafka_api.decode_metadata(frame, version)  # only a check: the negotiation does not use the metadata
         if self._negotiation_requests_sent < len(self._negotiation.requests):
-            return [ev.Send(self._next_negotiation_request(self._progress_at))]
+            return [ev.BytesToSend(self._next_negotiation_request(self._progress_at))]
         assert self._negotiation.assumed is not None
         return self._on_versions_agreed(self._negotiation.assumed)
 
     def _on_versions_agreed(self, capabilities: BrokerCapabilities) -> list[Event]:
         self._capabilities = capabilities
         if self._mechanism is not None:
-            return [ev.Send(self._log_in(self._mechanism, self._progress_at))]
+            return [ev.BytesToSend(self._log_in(self._mechanism, self._progress_at))]
         self._step(ConnectionStep.AGREE)
         return [ev.ConnectionReady(capabilities)]
 
@@ -383,7 +383,7 @@ class BrokerConnection:
     def _on_handshake(self, frame: bytes) -> list[Event]:
         assert self._login is not None
         self._login.on_handshake(frame)
-        return [ev.Send(self._send_token(self._login))]
+        return [ev.BytesToSend(self._send_token(self._login))]
 
     def _send_token(self, login: Login) -> bytes:
         correlation_id = self._next_id()
@@ -397,7 +397,7 @@ class BrokerConnection:
 
     def _on_token(self, login: Login, frame: bytes) -> list[Event]:
         if not login.on_token(frame):
-            return [ev.Send(self._send_token(login))]
+            return [ev.BytesToSend(self._send_token(login))]
         is_first = self._state is ConnectionState.LOGGING_IN
         self._step(ConnectionStep.LOGGED_IN)
         events: list[Event] = [ev.LoggedIn(login.lifetime_s)]

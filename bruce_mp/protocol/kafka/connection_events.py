@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "TRANSITIONS",
+    "BytesToSend",
     "Closed",
     "ConnectionReady",
     "ConnectionState",
@@ -33,7 +34,6 @@ __all__ = [
     "MetadataReceived",
     "ProduceAcked",
     "ProducerIdReceived",
-    "Send",
     "TopicsCreated",
 ]
 
@@ -125,7 +125,7 @@ class EncodedRequest(NamedTuple):
     buffers: list[bytes]
 
 
-class Send(Struct, frozen=True):
+class BytesToSend(Struct, frozen=True):
     """Bytes of the negotiation or of a login, which the owner must write now."""
 
     data: bytes
@@ -190,7 +190,7 @@ class Failed(Struct, frozen=True):
 
 
 Event: TypeAlias = (
-    Send
+    BytesToSend
     | ConnectionReady
     | LoggedIn
     | ProduceAcked

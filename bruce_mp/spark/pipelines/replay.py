@@ -20,7 +20,7 @@ from pyarrow.fs import FileInfo, FileSelector
 from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 
-from bruce_mp.protocol.client.replay_rules import DoubtfulPolicy, LineFate, LineSelection, Replayed
+from bruce_mp.protocol.client.replay_rules import DoubtfulPolicy, LineFate, LineSelection, ReplayCounts
 from bruce_mp.spark import register
 from bruce_mp.spark.errors import SinkError
 from bruce_mp.spark.expressions import expressions
@@ -42,7 +42,7 @@ _INCOMPLETE: Final = ".part"
 _UNCONFIRMED: Final = ".intent"
 _DONE: Final = ".done"
 _FATES: Final = ("send", "already", "filtered", "no_message", "in_kafka", "abandoned")
-"""The values of the column `fate`, which says how a line is treated; in the order of the fields of `Replayed`."""
+"""The values of the column `fate`, which says how a line is treated; in the order of the fields of `ReplayCounts`."""
 _SINK_COLUMNS: Final = ("topic", "key", "value", "headers", "partition_key", "timestamp")
 
 
@@ -63,7 +63,7 @@ def replay(
     dry_run: bool = False,
     kafka: Mapping[str, str] | None = None,
     progress: Progress | None = None,
-) -> Replayed:
+) -> ReplayCounts:
     """Send the selected messages that were not replayed before. Raise `DoubtfulError` and Spark's errors.
 
     `state` is the state directory, a path or URI. `sink` are options of `format("bruce")`, `kafka` those of
@@ -94,10 +94,10 @@ class _ReplayProgress:
     meter: ProgressMeter
     file_sizes: Sequence[int]
     retention: RetentionCheck
-    total: Replayed = field(default_factory=Replayed)
+    total: ReplayCounts = field(default_factory=ReplayCounts)
     done_file_count: int = 0
 
-    def count_file(self, outcome: Replayed) -> None:
+    def count_file(self, outcome: ReplayCounts) -> None:
         """Add the outcome of the current file, and show the progress."""
         self.total += outcome
         self.done_file_count += 1
@@ -177,7 +177,7 @@ def _replay_file(
     sink: Mapping[str, str] | None,
     selection: LineSelection,
     replay_progress: _ReplayProgress,
-) -> Replayed:
+) -> ReplayCounts:
     """Send the selected messages of a file, or only count them if `sink` is None; return the numbers of lines."""
     lines = _add_fate(_add_hash(read_discard_lines(state.spark, [file])), state.replayed_lines(), selection)
     groups = lines.groupBy("fate", "topic").agg(*expressions("count(*) as rows", "min(time_ms) as oldest_ms")).collect()
@@ -186,7 +186,7 @@ def _replay_file(
         counts[group["fate"]] += group["rows"]
     oldest_times = {group["topic"]: group["oldest_ms"] for group in groups if group["fate"] == "send"}
     replay_progress.retention.warn_once(oldest_times, replay_progress.display)
-    outcome = Replayed(*(counts[fate] for fate in _FATES))
+    outcome = ReplayCounts(*(counts[fate] for fate in _FATES))
     if outcome.sent and sink is not None:
         chunk = uuid4().hex
         messages = lines.where("fate = 'send'").select("hash", "number", "position", *_SINK_COLUMNS)

@@ -136,13 +136,18 @@ class ProcessGroup:
         if number:  # a stream worker; the datagram input has the number 0
             unix, tcp = (bound.socket if bound else None for bound in (input_sockets.unix_stream, input_sockets.tcp))
             return self._create_process(
-                self._programs.stream, f"input-{number}", row, unix_stream=unix, tcp=tcp, **common
+                self._programs.stream_input, f"input-{number}", row, unix_stream=unix, tcp=tcp, **common
             )
         # If datagrams are disabled, the process gets a socket that no client can reach, and only hands over the
         # datagrams that the previous daemon left in the landing zone.
         bound = input_sockets.datagrams or BoundSocket(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM))
         return self._create_process(
-            self._programs.input, "input", row, listener=bound.socket, queue_length=bound.queue_length, **common
+            self._programs.datagram_input,
+            "input",
+            row,
+            listener=bound.socket,
+            queue_length=bound.queue_length,
+            **common,
         )
 
     def load_programs(self, deadline: float) -> None:

@@ -18,19 +18,19 @@ class Programs(NamedTuple):
     may still work on the slab at that time.
     """
 
-    input: str
+    datagram_input: str
     router: str
     dispatcher: str
     status: str
-    stream: str
+    stream_input: str
     journal: str
 
 
 PROGRAMS: Final = Programs(
-    input="bruce_mp.input.datagram_process",
+    datagram_input="bruce_mp.input.datagram_process",
     router="bruce_mp.router.process",
     dispatcher="bruce_mp.dispatcher.process",
     status="bruce_mp.status.process",
-    stream="bruce_mp.input.stream_process",
+    stream_input="bruce_mp.input.stream_process",
     journal="bruce_mp.journal.process",
 )

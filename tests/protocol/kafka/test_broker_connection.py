@@ -18,6 +18,7 @@ from bruce_mp.protocol.kafka.api_versions import BEFORE_API_VERSIONS, BrokerCapa
 from bruce_mp.protocol.kafka.broker_connection import BrokerConnection
 from bruce_mp.protocol.kafka.connection_events import (
     TRANSITIONS,
+    BytesToSend,
     Closed,
     ConnectionReady,
     ConnectionState,
@@ -29,7 +30,6 @@ from bruce_mp.protocol.kafka.connection_events import (
     MetadataReceived,
     ProduceAcked,
     ProducerIdReceived,
-    Send,
 )
 from bruce_mp.protocol.kafka.kafka_types import BrokerAddress, PartitionAck, PartitionData
 from bruce_mp.protocol.kafka.sasl import Plain
@@ -122,7 +122,7 @@ def test_the_connection_negotiates_versions() -> None:
 def test_error_35_in_any_form_retries_with_version_0() -> None:
     connection = negotiating()
     (again,) = connection.receive(refused_versions(35), 1.0)
-    assert isinstance(again, Send)
+    assert isinstance(again, BytesToSend)
     assert again.data[4:12] == b"\x00\x12\x00\x00\x00\x00\x00\x02"
     assert connection.receive(versions(KAFKA_2_8, 2, version=0), 2.0) == [ConnectionReady(BrokerCapabilities(9, 11, 4))]
 
@@ -183,7 +183,7 @@ def looking_again() -> BrokerConnection:
     """Past the metadata, at the question for versions."""
     connection = negotiating(negotiation=METADATA_THEN_VERSIONS)
     (event,) = connection.receive(metadata(1, version=0), 10.0)
-    assert isinstance(event, Send)
+    assert isinstance(event, BytesToSend)
     assert event.data[4:8] == b"\x00\x12\x00\x03"
     return connection
 

@@ -10,13 +10,13 @@ from kafka.protocol.sasl import SaslAuthenticateResponse, SaslHandshakeResponse
 from bruce_mp.errors import LocalProtocolError
 from bruce_mp.protocol.kafka.broker_connection import BrokerConnection
 from bruce_mp.protocol.kafka.connection_events import (
+    BytesToSend,
     ConnectionReady,
     ConnectionState,
     Event,
     Failed,
     FailureCause,
     LoggedIn,
-    Send,
 )
 from bruce_mp.protocol.kafka.kafka_types import PartitionData
 from bruce_mp.protocol.kafka.sasl import Plain
@@ -56,7 +56,7 @@ def connection_with(apis: dict[int, tuple[int, int]], mechanism: Any = None) -> 
 
 def logging_in(apis: dict[int, tuple[int, int]] = APIS, mechanism: Any = None) -> BrokerConnection:
     connection, (sent,) = connection_with(apis, mechanism)
-    assert isinstance(sent, Send)
+    assert isinstance(sent, BytesToSend)
     assert key_of(sent.data) == HANDSHAKE
     return connection
 
@@ -89,7 +89,7 @@ def test_login_precedes_the_ready_state() -> None:
     with pytest.raises(LocalProtocolError, match="logging in"):
         connection.request_metadata(None, 2.0)
     (sent,) = connection.receive(allowed(2), 2.0)
-    assert isinstance(sent, Send)
+    assert isinstance(sent, BytesToSend)
     assert key_of(sent.data) == TOKEN
     assert b"\0alice\0hidden" in sent.data
     first, second = connection.receive(token(3, lifetime_ms=1500), 3.0)
@@ -101,10 +101,10 @@ def test_login_precedes_the_ready_state() -> None:
 def test_tokens_are_sent_without_headers_before_kafka_1_0() -> None:
     connection = logging_in(BEFORE_1_0, Scram("SCRAM-SHA-256", "user", "pencil", "rOprNGfwEbeRWgbNEkqO"))
     (sent,) = connection.receive(allowed(2, version=0), 2.0)
-    assert sent == Send(raw(b"n,,n=user,r=rOprNGfwEbeRWgbNEkqO"))
+    assert sent == BytesToSend(raw(b"n,,n=user,r=rOprNGfwEbeRWgbNEkqO"))
     first = b"r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096"
     (proof,) = connection.receive(raw(first), 3.0)
-    assert isinstance(proof, Send)
+    assert isinstance(proof, BytesToSend)
     assert proof.data[4:].endswith(b"p=dHzbZapWIk4jUhN+Ute9ytag9zjfMHgsqmmiz7AndVQ=")
     events = connection.receive(raw(b"v=6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4="), 4.0)
     assert events[0] == LoggedIn(0.0)
@@ -132,7 +132,7 @@ def test_a_renewal_reports_the_login_and_not_ready() -> None:
     connection = logged_in(lifetime_ms=1000)
     connection.renew_login(Plain("alice", "newer"), 6.0)
     (sent,) = connection.receive(allowed(4), 7.0)
-    assert isinstance(sent, Send)
+    assert isinstance(sent, BytesToSend)
     assert b"newer" in sent.data
     assert connection.receive(token(5, lifetime_ms=2000), 8.0) == [LoggedIn(2.0)]
     produce(connection)

@@ -13,7 +13,7 @@ from pyspark.sql import DataFrameWriter
 from bruce_mp.errors import ExitCode
 from bruce_mp.protocol.client.barrier import Barrier, BarrierAnswer, BarrierStatus
 from bruce_mp.protocol.client.discard_line import DiscardLine, LineEvent, format_line
-from bruce_mp.protocol.client.replay_rules import DoubtfulPolicy, LineSelection, Replayed
+from bruce_mp.protocol.client.replay_rules import DoubtfulPolicy, LineSelection, ReplayCounts
 from bruce_mp.spark.cli import main
 from bruce_mp.spark.pipelines.progress import Progress
 from bruce_mp.spark.pipelines.replay import DoubtfulError, replay
@@ -33,7 +33,7 @@ def line(number: int, **changed: Any) -> bytes:
     return format_line(DiscardLine(**given))
 
 
-def run(spark: SparkSession, sink: StreamSink, file: Path, **options: Any) -> Replayed:
+def run(spark: SparkSession, sink: StreamSink, file: Path, **options: Any) -> ReplayCounts:
     target = {**PLAIN, "bruce.socket": sink.path}
     state = str(file.parent / "state")
     return replay(spark, [str(file)], state, target, progress=Progress("replay", io.StringIO()), **options)
@@ -58,7 +58,7 @@ def test_replay_restores_every_field_in_order(spark: SparkSession, tmp_path: Pat
     lines.append(line(302, topic=b"k", headers=((b"a", b""),)))
     (tmp_path / "d").write_bytes(b"".join(lines))
     with StreamSink(tmp_path / "s") as sink:
-        assert run(spark, sink, tmp_path / "d") == Replayed(sent=303)
+        assert run(spark, sink, tmp_path / "d") == ReplayCounts(sent=303)
     found = sink.parsed
     for topic in (0, 1):
         mine = [m for m in found if m.topic == b"t%d" % topic]
@@ -76,7 +76,7 @@ def test_replay_sends_null_and_empty_as_the_lines_say(spark: SparkSession, tmp_p
     lines = [line(number, key=key, value=b"", empty=empty) for number, (key, empty) in enumerate(choices)]
     (tmp_path / "d").write_bytes(b"".join(lines))
     with StreamSink(tmp_path / "s") as sink:
-        assert run(spark, sink, tmp_path / "d") == Replayed(sent=len(lines))
+        assert run(spark, sink, tmp_path / "d") == ReplayCounts(sent=len(lines))
     found = sorted(sink.parsed, key=lambda message: message.timestamp_ms)
     assert [(message.key, int(message.empty)) for message in found] == [(b"k", 8), *choices[1:]]
 
@@ -93,9 +93,9 @@ def test_filters_select_lines_and_invalid_lines_are_counted(spark: SparkSession,
     with StreamSink(tmp_path / "s") as sink:
         dry = run(spark, sink, tmp_path / "d", selection=wanted, dry_run=True)
         assert sink.connections == []
-        assert run(spark, sink, tmp_path / "d", selection=wanted) == dry == Replayed(2, 0, 6, 4)
+        assert run(spark, sink, tmp_path / "d", selection=wanted) == dry == ReplayCounts(2, 0, 6, 4)
         assert sorted(sink.values) == [b"v0", b"v4"]
-        assert run(spark, sink, tmp_path / "d") == Replayed(3, 2, 0, 4, 3), (
+        assert run(spark, sink, tmp_path / "d") == ReplayCounts(3, 2, 0, 4, 3), (
             "what is or may be in Kafka is not sent unasked"
         )
 
@@ -103,7 +103,7 @@ def test_filters_select_lines_and_invalid_lines_are_counted(spark: SparkSession,
 def test_an_empty_file_has_no_messages(spark: SparkSession, tmp_path: Path) -> None:
     (tmp_path / "d").touch()
     with StreamSink(tmp_path / "s") as sink:
-        assert run(spark, sink, tmp_path / "d") == Replayed()
+        assert run(spark, sink, tmp_path / "d") == ReplayCounts()
 
 
 def test_no_message_is_replayed_twice_after_a_rename(spark: SparkSession, tmp_path: Path) -> None:
@@ -113,8 +113,8 @@ def test_no_message_is_replayed_twice_after_a_rename(spark: SparkSession, tmp_pa
         assert run(spark, sink, file).sent == 3
         file.rename(renamed)
         renamed.write_bytes(renamed.read_bytes() + line(0) + line(2))
-        assert run(spark, sink, renamed) == Replayed(sent=2, already=3)
-        assert run(spark, sink, renamed) == Replayed(already=5)
+        assert run(spark, sink, renamed) == ReplayCounts(sent=2, already=3)
+        assert run(spark, sink, renamed) == ReplayCounts(already=5)
     assert sorted(sink.values) == [b"v0"] * 3 + [b"v1", b"v2"]
 
 
@@ -133,8 +133,8 @@ def test_an_unconfirmed_chunk_requires_a_decision(spark: SparkSession, tmp_path:
         with pytest.raises(DoubtfulError, match="--doubtful send or --doubtful skip"):
             run(spark, sink, tmp_path / "d")
         status = BarrierStatus.DONE
-        assert run(spark, sink, tmp_path / "d", doubtful=DoubtfulPolicy.SEND) == Replayed(sent=1)
-        assert run(spark, sink, tmp_path / "d") == Replayed(already=1)
+        assert run(spark, sink, tmp_path / "d", doubtful=DoubtfulPolicy.SEND) == ReplayCounts(sent=1)
+        assert run(spark, sink, tmp_path / "d") == ReplayCounts(already=1)
 
 
 def test_a_chunk_that_was_never_written_whole_needs_no_decision(
@@ -151,8 +151,8 @@ def test_a_chunk_that_was_never_written_whole_needs_no_decision(
             patched.setattr(DataFrameWriter, "parquet", die)
             with pytest.raises(KeyboardInterrupt):
                 run(spark, sink, tmp_path / "d")
-        assert run(spark, sink, tmp_path / "d") == Replayed(sent=1)
-        assert run(spark, sink, tmp_path / "d") == Replayed(already=1)
+        assert run(spark, sink, tmp_path / "d") == ReplayCounts(sent=1)
+        assert run(spark, sink, tmp_path / "d") == ReplayCounts(already=1)
 
 
 def test_an_unconfirmed_chunk_may_be_marked_as_sent(spark: SparkSession, tmp_path: Path) -> None:
@@ -164,6 +164,9 @@ def test_an_unconfirmed_chunk_may_be_marked_as_sent(spark: SparkSession, tmp_pat
     with StreamSink(tmp_path / "s", answer) as sink:
         with pytest.raises(PythonException, match="BRUCE_TASK"):
             run(spark, sink, tmp_path / "d")
-        for policy, outcome in ((DoubtfulPolicy.SKIP, Replayed(already=1)), (DoubtfulPolicy.SEND, Replayed(sent=1))):
+        for policy, outcome in (
+            (DoubtfulPolicy.SKIP, ReplayCounts(already=1)),
+            (DoubtfulPolicy.SEND, ReplayCounts(sent=1)),
+        ):
             assert run(spark, sink, tmp_path / "d", doubtful=policy, dry_run=True) == outcome
-        assert run(spark, sink, tmp_path / "d", doubtful=DoubtfulPolicy.SKIP) == Replayed(already=1)
+        assert run(spark, sink, tmp_path / "d", doubtful=DoubtfulPolicy.SKIP) == ReplayCounts(already=1)
