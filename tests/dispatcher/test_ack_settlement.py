@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from bruce_mp.dispatcher.core import Dispatcher
     from bruce_mp.slab.file import Slab
     from bruce_mp.slab.recovery import BuiltBatch
+    from bruce_mp.slab.runs import Segment
 
 SLOT: Final = 0
 NAMES: Final = (b"t1", b"t2")
