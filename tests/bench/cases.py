@@ -155,15 +155,20 @@ def grows(what: str, small: Site, large: Site, *, size: int = 100, keyed: bool =
 SHORT: Final = batched(100)
 """Batching settings for messages that must fit into a tenth of the slab while they wait for their batch."""
 
+LARGE_SLAB: Final = {**COMBINED, "slab.size": "512m"}
+"""Settings for so many topics that the chunks of their lanes would fill a quarter of the usual slab."""
+ONE_PARTITION: Final = Site(topics=1, partitions=1)
 GROWTH: Final = (
     grows("1-1000 topics", Site(topics=1), Site(topics=1000)),
     grows("1-1000 topics 1KB", Site(topics=1), Site(topics=1000), size=1024),
     grows("1-1000 own batches", Site(PER_TOPIC, topics=1), Site(PER_TOPIC, topics=1000)),
-    grows("1-2000 partitions", Site(topics=1, partitions=1), Site(topics=1, partitions=2000)),
-    grows("1-2000 keyed", Site(topics=1, partitions=1), Site(topics=1, partitions=2000), keyed=True),
-    Growth("1-64 senders", Case("1-64 senders <", 100, 150_000), Case("1-64 senders >", 100, 150_000, senders=64)),
+    grows("1-5000 topics", Site(LARGE_SLAB, topics=1), Site(LARGE_SLAB, topics=5000)),
+    grows("1-10000 partitions", ONE_PARTITION, Site(topics=1, partitions=10_000)),
+    grows("1-10000 keyed", ONE_PARTITION, Site(topics=1, partitions=10_000), keyed=True),
+    Growth("1-256 senders", Case("1-256 senders <", 100, 150_000), Case("1-256 senders >", 100, 150_000, senders=256)),
     grows("0-90 % of the slab", Site(SHORT, filled=0), Site(SHORT, filled=90)),
-    grows("3-30 brokers", Site(partitions=30, brokers=3), Site(partitions=30, brokers=30)),
+    grows("64m-16g slab", Site({**COMBINED, "slab.size": "64m"}), Site({**COMBINED, "slab.size": "16g"})),
+    grows("1-100 brokers", Site(partitions=100, brokers=1), Site(partitions=100, brokers=100)),
 )
 
 LOADS: Final = (

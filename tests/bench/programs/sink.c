@@ -30,7 +30,7 @@
 
 enum { PRODUCE = 0, FETCH = 1, METADATA = 3, API_VERSIONS = 18, INIT_PRODUCER_ID = 22 };
 enum { UNKNOWN_TOPIC = 3, NO_LEADER = 5, OUT_OF_ORDER = 45, UNSUPPORTED_VERSION = 35, INVALID_RECORD = 87 };
-enum { BATCH_HEADER = 61, NAME_BYTES = 256, MOST_BROKERS = 64, MOST_SOCKETS = 1 << 12, SLOTS = 1 << 13, MOST_WAIT_MS = 1 << 14 };
+enum { BATCH_HEADER = 61, NAME_BYTES = 256, MOST_BROKERS = 128, MOST_SOCKETS = 1 << 12, SLOTS = 1 << 14, MOST_WAIT_MS = 1 << 14 };
 
 /* --- bytes that go back ------------------------------------------------------------------------------------------ */
 
