@@ -1,8 +1,8 @@
 """The dispatchers to run, and the mapping from brokers to dispatcher slots.
 
 Each broker that leads partitions has a dispatcher.  State words of messages name the dispatcher by its slot, so a
-broker keeps its slot while metadata shows the broker or the dispatcher holds messages.  The mapping is in the process
-rows of dispatchers, where a new router finds it.
+broker keeps its slot while the dispatcher holds messages, or metadata shows the broker and there are slots for all that
+lead partitions.  The mapping is in the process rows of dispatchers, where a new router finds it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from bruce_mp.router.cluster import Address
 from bruce_mp.slab import layout as lay
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container
+    from collections.abc import Callable, Container, Iterable
 
     from bruce_mp.router.cluster import ClusterView
     from bruce_mp.router.slab_tables import SlabTables
@@ -72,17 +72,27 @@ class DispatcherSet:
         self._to_run = None
 
     def on_metadata(self, view: ClusterView, now_ms: int) -> list[int]:
-        """Assign slots to brokers that lead partitions; free and return the unused slots of brokers that have left."""
+        """Assign slots to brokers that lead partitions; free and return the unused slots of brokers that have left.
+
+        If there are too few slots, also free the unused ones of brokers that lead nothing now.
+        """
         self._addresses.update(view.brokers)
         self._leading_brokers = view.leading_brokers
         self._to_run = None
+        freed_slots = self._free_slots(self.slots.keys() - view.brokers.keys())
+        new_brokers = view.leading_brokers - self.slots.keys()
+        if len(self.slots) + len(new_brokers) > len(self._slab.geometry.dispatcher_slots):
+            freed_slots += self._free_slots(self.slots.keys() - view.leading_brokers)
+        for node in new_brokers:
+            self._assign_slot(node, now_ms)
+        return freed_slots
+
+    def _free_slots(self, nodes: Iterable[int]) -> list[int]:
+        """Free the slots of these brokers whose dispatchers hold no partitions, and return the slots."""
         in_use = self._find_slots_in_use()
-        removed = [node for node, slot in self.slots.items() if node not in view.brokers and slot not in in_use]
-        freed_slots = [self.slots.pop(node) for node in removed]
+        freed_slots = [self.slots.pop(node) for node in nodes if self.slots[node] not in in_use]
         for slot in freed_slots:
             self._slab.words[self._word_index(slot)] = 0
-        for node in view.leading_brokers - self.slots.keys():
-            self._assign_slot(node, now_ms)
         return freed_slots
 
     def _assign_slot(self, node: int, now_ms: int) -> None:

@@ -6,7 +6,7 @@ was fatal.  An entry is complete before the store that makes it visible to other
 
 A topic keeps its number while it has an entry.  If Kafka does not have the topic any more, and the slab has no messages
 of it, the router may reuse the entry for another topic, under another number: the index of the entry plus a multiple of
-the table's capacity.  So a number is used again only after its entry has had about a million other numbers.
+the table's capacity.  So a number is used again only after its entry has had half a million other numbers.
 
 A partition that loses its entry and later gets one again begins in a producer epoch that the partition has not had.
 Otherwise the broker would take new messages for repetitions of old messages with the same sequence numbers.
@@ -53,8 +53,12 @@ class TopicTable:
         self._cached_numbers += [0] * (len(numbers) - len(self._cached_numbers))
         for index, number in enumerate(numbers):
             if number != self._cached_numbers[index]:
-                self._drop(self._cached_numbers[index])
-                self._cached_numbers[index] = self._read_entry(number)
+                self._cache_entry(index, number)
+
+    def _cache_entry(self, index: int, number: int) -> None:
+        """Replace what is cached of an entry by the topic with this number."""
+        self._drop(self._cached_numbers[index])
+        self._cached_numbers[index] = self._read_entry(number)
 
     def _numbers_in_table(self) -> list[int]:
         """Return the number in each entry; entry 0 is never used."""
@@ -211,7 +215,9 @@ class TopicTable:
         self._slab.view[at + lay.TOPIC_NAME : at + lay.TOPIC_NAME + len(name)] = name
         words[(at + lay.TOPIC_NUMBER) >> 2] = topic
         words[lay.SUPER_TOPIC_COUNT >> 2] = max(words[lay.SUPER_TOPIC_COUNT >> 2], index + 1)
-        self.refresh()
+        if index == len(self._cached_numbers):
+            self._cached_numbers.append(0)
+        self._cache_entry(index, topic)  # not `refresh`, which reads the numbers of all entries
         return topic
 
     def _free_index(self) -> int:
@@ -221,7 +227,7 @@ class TopicTable:
         return next((index for index in range(1, self._capacity) if not self._cached_numbers[index]), 0)
 
     def _next_number(self, index: int) -> int:
-        """Return the next number for an entry; after about a million numbers they begin again."""
+        """Return the next number for an entry; after half a million numbers they begin again."""
         last = self._slab.words[(self._at(index) + lay.TOPIC_LAST_NUMBER) >> 2]
         number = last + self._capacity if last else index
         return number if number <= _MAX_NUMBER else index

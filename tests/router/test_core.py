@@ -797,17 +797,19 @@ def test_any_partition_messages_avoid_a_down_broker(
     settle(world)
 
 
-def test_the_slot_of_a_removed_broker_is_reused(make: MakeWorld) -> None:
+@pytest.mark.parametrize("is_removed", [True, False], ids=["removed", "without partitions"])
+def test_the_slot_of_a_broker_that_leads_nothing_is_reused(make: MakeWorld, *, is_removed: bool) -> None:
     world = make({b"t": [1]}, geometry=replace(GEOMETRY, rows=lay.ROW_FIRST_DISPATCHER + 4))
     world.send_one(b"t")
     settle(world)
     for node in range(2, 10):
-        world.brokers = {node}
+        world.brokers = {node} if is_removed else set(range(1, 10))
         world.cluster.leaders[b"t", 0] = node
         world.send_one(b"t")
         world.router.request_fetch_now(world.now_ms)
         settle(world)
-    assert len(world.router._assignments._slots) <= 2
+    assert len(world.cluster.log(b"t", 0)) == 9
+    assert len(world.router._assignments._slots) <= (2 if is_removed else 4)
 
 
 def test_a_new_router_does_not_know_the_slot_of_a_removed_broker(make: MakeWorld) -> None:
