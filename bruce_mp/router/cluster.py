@@ -96,7 +96,7 @@ class ClusterView(Struct, frozen=True):
     @property
     def leading_brokers(self) -> frozenset[int]:
         """The brokers that lead at least one partition."""
-        return frozenset(leader for topic in self.topics.values() for leader in topic.leaders.values())
+        return frozenset[int]().union(*(topic.leaders.values() for topic in self.topics.values()))
 
 
 def view_of(metadata: ClusterMetadata, forbidden: frozenset[bytes] = frozenset()) -> ClusterView:

@@ -292,6 +292,10 @@ def decode_sasl_authenticate(frame: bytes, version: int) -> SaslAuthenticateResp
 
 
 # --- metadata ---------------------------------------------------------------------------------------------------------
+_LEADER_EPOCH_VERSION: Final = 7
+"""The first version of Metadata that has the leader epochs of partitions."""
+
+
 def decode_metadata(frame: bytes, version: int) -> ClusterMetadata:
     """Decode a Metadata response.
 
@@ -300,14 +304,16 @@ def decode_metadata(frame: bytes, version: int) -> ClusterMetadata:
     where a message with a partition key goes, so an outage must not change it.
     """
     with _converting_errors(RemoteProtocolError, "The broker's metadata"):
-        return _ClusterReader(_decode(_METADATA.MetadataResponse, frame, version)).read()
+        response = _decode(_METADATA.MetadataResponse, frame, version)
+        return _ClusterReader(response, has_leader_epochs=version >= _LEADER_EPOCH_VERSION).read()
 
 
 class _ClusterReader:
     """Builder of ClusterMetadata from one response; it corrects harmless inconsistencies, and counts them."""
 
-    def __init__(self, response: Any) -> None:
+    def __init__(self, response: Any, *, has_leader_epochs: bool) -> None:
         self._response = response
+        self._has_leader_epochs = has_leader_epochs
         self._brokers: dict[int, BrokerAddress] = {}
         self._unknown_leaders = 0
         self._duplicates = 0
@@ -344,21 +350,27 @@ class _ClusterReader:
         return found
 
     def _read_topic(self, topic: Any) -> TopicMetadata:
-        partitions = ((each.partition_index, self._read_partition(each)) for each in topic.partitions)
         operations = _read_operations(topic.authorized_operations)
         topic_id = b"" if topic.topic_id is None else topic.topic_id.bytes
-        return TopicMetadata(topic.error_code, self._without_duplicates(partitions), topic_id, operations)
+        return TopicMetadata(topic.error_code, self._read_partitions(topic.partitions), topic_id, operations)
 
-    def _read_partition(self, partition: Any) -> PartitionMetadata:
-        if partition.partition_index < 0 or partition.leader_id < NO_BROKER:
-            raise RemoteProtocolError(
-                f"The broker's metadata names partition {partition.partition_index} with leader {partition.leader_id}."
-            )
-        leader = partition.leader_id
-        if leader != NO_BROKER and leader not in self._brokers:
-            self._unknown_leaders += 1
-            leader = NO_BROKER
-        return PartitionMetadata(partition.error_code, leader, partition.leader_epoch)
+    def _read_partitions(self, partitions: Iterable[Any]) -> dict[int, PartitionMetadata]:
+        """Read the partitions of a topic in one loop, because a cluster may have tens of thousands."""
+        found: dict[int, PartitionMetadata] = {}
+        brokers, has_leader_epochs = self._brokers, self._has_leader_epochs
+        for each in partitions:
+            index, leader = each.partition_index, each.leader_id
+            if index < 0 or leader < NO_BROKER:
+                raise RemoteProtocolError(f"The broker's metadata names partition {index} with leader {leader}.")
+            if leader != NO_BROKER and leader not in brokers:
+                self._unknown_leaders += 1
+                leader = NO_BROKER
+            if index in found:
+                self._duplicates += 1
+                continue
+            # Without the check of the version, kafka-python would search its schema for the default of the field.
+            found[index] = PartitionMetadata(each.error_code, leader, each.leader_epoch if has_leader_epochs else -1)
+        return found
 
 
 def _read_operations(codes: set[int] | None) -> frozenset[int] | None:
