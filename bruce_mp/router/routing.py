@@ -123,6 +123,8 @@ class RunRouter:
         self._by_number = topics.by_number
         self._is_open = assignments.is_open
         self._awaiting_metadata: list[Segment] = []
+        self._maybe_parked: dict[int, Topic] = {}
+        """By number: the topics that have, or had, parked messages."""
         self._due_heap: list[tuple[int, int]] = []
         """(due time, topic number) of pending batches; an entry stays until its due time even if the batch was sent."""
         self.is_draining = False
@@ -224,6 +226,7 @@ class RunRouter:
         """
         if not topic.key_partitions:
             topic.parked_keyed.append(segment)
+            self._maybe_parked[topic.number] = topic
             self._assignments.request_leader(routed.now_ms)
             return
         # `input_count` decides the partition of a key even if the topic has more partitions now: with the new number, a
@@ -244,6 +247,7 @@ class RunRouter:
                 return partition
             topic.parked_since_ms = now_ms
         topic.parked_unkeyed += segments
+        self._maybe_parked[topic.number] = topic
         self._assignments.request_leader(now_ms)
         return None
 
@@ -321,11 +325,18 @@ class RunRouter:
     def unpark(self, now_ms: int) -> None:
         """Route parked messages again, because metadata or a dispatcher's frame may have opened their partitions."""
         routed = _RoutedSegments(now_ms)
-        for topic in self._by_number.values():
-            if topic.has_parked and topic.view is not None:
+        for topic in self._topics_with_parked():
+            if topic.view is not None:
                 self._unpark_keyed(topic, routed)
                 self._unpark_unkeyed(topic, routed)
         self._send(routed)
+
+    def _topics_with_parked(self) -> list[Topic]:
+        """Return the topics with parked messages; reports ask each second, so not all topics are searched."""
+        topics = self._maybe_parked.values()
+        found = [topic for topic in topics if topic.has_parked and self._by_number.get(topic.number) is topic]
+        self._maybe_parked = {topic.number: topic for topic in found}
+        return found
 
     def _unpark_keyed(self, topic: Topic, routed: _RoutedSegments) -> None:
         if topic.parked_keyed and not topic.key_partitions:  # do not read thousands of runs only to park them again
@@ -363,18 +374,17 @@ class RunRouter:
 
     def leaderless_topics(self) -> list[_TopicPartition]:
         """Return (topic number, `ALL_PARTITIONS`) for each topic that has parked messages, but no `key_partitions`."""
-        parked = (topic for topic in self._by_number.values() if topic.has_parked and topic.view is not None)
+        parked = (topic for topic in self._topics_with_parked() if topic.view is not None)
         return [(topic.number, ALL_PARTITIONS) for topic in parked if not topic.key_partitions]
 
     def waiting_segments(self) -> Iterator[tuple[bytes, list[Segment]]]:
         """Yield topic name and segments of parked messages, the oldest first; the name is b"" before any metadata."""
         yield b"", self._awaiting_metadata
-        for topic in self._by_number.values():
-            if topic.has_parked:
-                lists = [parked for parked in (topic.parked_unkeyed, topic.parked_keyed) if parked]
-                # A stall is recognized by the first message, so the older list comes first, whichever flows again.
-                lists.sort(key=lambda parked: arrived_ms(self._slab, parked[0]))
-                yield topic.name, [segment for parked in lists for segment in parked]
+        for topic in self._topics_with_parked():
+            lists = [parked for parked in (topic.parked_unkeyed, topic.parked_keyed) if parked]
+            # A stall is recognized by the first message, so the older list comes first, whichever flows again.
+            lists.sort(key=lambda parked: arrived_ms(self._slab, parked[0]))
+            yield topic.name, [segment for parked in lists for segment in parked]
 
     def pop_waiting(self, topic: Topic) -> list[Segment]:
         """Remove and return the messages of a deleted topic that wait in the router."""
