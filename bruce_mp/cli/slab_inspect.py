@@ -153,7 +153,7 @@ def _read(salvage: Salvage, *, was_in_use: bool) -> Inspection:
         file=os.fsencode(slab.path).decode("utf-8", "backslashreplace"),
         bytes=slab.path.stat().st_size,
         in_use=in_use,
-        layout_version=slab.words[lay.SUPER_VERSION >> 2],
+        layout_version=slab.layout_version,
         created_ms=created_ms,
         age_ms=max(0, wall_ms() - created_ms),
         topic_table=slab.geometry.topics,

@@ -152,6 +152,10 @@ class Slab:
         self.chunks_at = self.geometry.chunks_at  # an attribute here, because the kernels read it in each call
 
     @property
+    def layout_version(self) -> int:
+        return self.words[lay.SUPER_VERSION >> 2]
+
+    @property
     def is_at_path(self) -> bool:
         """Return False if the mapped file is no longer at its path, because someone deleted or replaced it."""
         try:

@@ -24,8 +24,11 @@ if TYPE_CHECKING:
 __all__ = ["open_private"]
 
 
-_GEOMETRIES: Final = (Geometry(chunks=1), Geometry(chunks=1, topics=4096, partitions=32768, rows=96))
-"""A geometry of each layout version, the newest first."""
+_GEOMETRIES: Final = {
+    lay.LAYOUT_VERSION: Geometry(chunks=1),
+    1: Geometry(chunks=1, topics=4096, partitions=32768, rows=96),
+}
+"""A geometry of each readable layout version, the newest first."""
 
 
 def open_private(path: Path) -> tuple[Slab, list[str]]:
@@ -39,7 +42,14 @@ def open_private(path: Path) -> tuple[Slab, list[str]]:
     except SlabError as error:
         slab = Slab(path, private=True, geometry=_reconstruct_geometry(path, error))
         damage.append(f"{error} It was read with {slab.geometry.chunks} chunks from byte {slab.chunks_at} on.")
+        slab.words[lay.SUPER_VERSION >> 2] = _version_of(slab.geometry)
     return slab, damage + _repair_topic_count(slab)
+
+
+def _version_of(geometry: Geometry) -> int:
+    """Return the layout version of a geometry, given by its number of rows."""
+    versions = (version for version, tables in _GEOMETRIES.items() if tables.rows == geometry.rows)
+    return next(versions, lay.LAYOUT_VERSION)
 
 
 def _reconstruct_geometry(path: Path, error: SlabError) -> Geometry:
@@ -50,20 +60,25 @@ def _reconstruct_geometry(path: Path, error: SlabError) -> Geometry:
         magic, version, *_ = lay.SUPERBLOCK.unpack_from(data)
         if magic == lay.SUPER_MAGIC and version not in lay.READABLE_VERSIONS:
             raise error
+        # Geometries of several versions may fit, so the file's own version decides, if it is readable.
+        versions = (version,) if magic == lay.SUPER_MAGIC else lay.READABLE_VERSIONS
         # If the file was only truncated, its superblock is consistent.
-        geometry = Geometry.from_superblock(data) or _from_first_chunk(data)
+        geometry = Geometry.from_superblock(data) or _from_first_chunk(data, versions)
         if geometry is None or geometry.chunks_at >= len(data):
             raise error
         present_count = (len(data) - geometry.chunks_at) // lay.CHUNK_BYTES
         return replace(geometry, chunks=min(geometry.chunks, present_count))
 
 
-def _from_first_chunk(data: mmap.mmap) -> Geometry | None:
+def _from_first_chunk(data: mmap.mmap, versions: tuple[int, ...]) -> Geometry | None:
     """Return the geometry in which the first chunk is at the file's first chunk header; None if no geometry fits.
+
+    Only geometries of the layout `versions` are considered.
 
     If several geometries fit, a geometry that agrees with the landing zone is preferred.
     """
-    landing_at = min(geometry.landing_at for geometry in _GEOMETRIES)
+    candidates = [tables for version, tables in _GEOMETRIES.items() if version in versions]
+    landing_at = min(tables.landing_at for tables in candidates)
     pages = range(landing_at, len(data) - lay.CHUNK_BYTES + 1, lay.PAGE)
     chunks_at = next((at for at in pages if _is_chunk_header(data, at)), None)
     if chunks_at is None:
@@ -71,7 +86,7 @@ def _from_first_chunk(data: mmap.mmap) -> Geometry | None:
     chunk_count = (len(data) - chunks_at) // lay.CHUNK_BYTES
     fitting = [
         replace(geometry, chunks=chunk_count)
-        for tables in _GEOMETRIES
+        for tables in candidates
         for geometry in _candidate_geometries(tables, chunks_at)
     ]
     return max(fitting, key=lambda geometry: _agrees_with_iovec(data, geometry), default=None)

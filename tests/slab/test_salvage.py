@@ -32,6 +32,7 @@ ROOMY = replace(SMALL, chunks=64)  # every message of the property finds room
 TOPICS = [(b"t1", 3), (b"t2", 1)]
 HELD = [state for state in RunState if state not in lay.SETTLED and state is not RunState.SPLIT]
 REAL = Geometry.for_size(1 << 20, 65536)
+TABLES_1_0_0 = {"topics": 4096, "partitions": 32768, "rows": 96}
 
 
 class Found:
@@ -40,6 +41,7 @@ class Found:
     def __init__(self, path: Path, *, settled: bool = False, is_live: bool = False) -> None:
         salvage = Salvage(path, is_live=is_live)
         self.geometry = salvage.slab.geometry
+        self.layout_version = salvage.slab.layout_version
         self.chunks: ChunkCounts = salvage.count_chunks()
         self.records: list[SalvagedRecord] = list(salvage.records(settled=settled))
         pairs = [salvage.read_body(kept) for kept in self.records]
@@ -271,7 +273,7 @@ def test_topics_are_recounted_when_the_count_is_invalid(tmp_path: Path, count: i
 
 @pytest.mark.parametrize("page", [bytes(lay.PAGE), os.urandom(lay.PAGE), b"BRUCESLX"])
 @pytest.mark.parametrize("largest", [10, 1000, 65536, 200_000])
-@pytest.mark.parametrize("tables", [{}, {"topics": 4096, "partitions": 32768, "rows": 96}], ids=["present", "1.0.0"])
+@pytest.mark.parametrize("tables", [{}, TABLES_1_0_0], ids=["present", "1.0.0"])
 def test_a_lost_superblock_is_reconstructed(tmp_path: Path, page: bytes, largest: int, tables: dict[str, int]) -> None:
     path = tmp_path / "slab"
     geometry = replace(Geometry.for_size(1 << 20, largest), **tables)
@@ -283,10 +285,26 @@ def test_a_lost_superblock_is_reconstructed(tmp_path: Path, page: bytes, largest
     overwrite(path, 0, page)
     found = Found(path)
     assert found.geometry == geometry
+    assert found.layout_version == (1 if tables else lay.LAYOUT_VERSION)
     assert found.values == ALL
     assert set(found.topics) == {b"t1", b"t2", b"new"}
     assert found.pending == [b"one", b"two", b"three"]
     assert "is not a slab: it does not begin with BRUCESLB. It was read with 128 chunks" in found.damage[0]
+
+
+@pytest.mark.parametrize(("version", "tables"), [(lay.LAYOUT_VERSION, {}), (1, TABLES_1_0_0)])
+def test_an_intact_version_selects_the_geometry_of_a_damaged_superblock(
+    tmp_path: Path, version: int, tables: dict[str, int]
+) -> None:
+    """With slots of 2 MiB, geometries of both versions fit the first chunk header; no datagram has set up the slots."""
+    path = tmp_path / "slab"
+    geometry = replace(Geometry.for_size(1 << 20, 2 << 20), **tables)
+    fill(path, geometry)
+    overwrite(path, lay.SUPER_VERSION, version.to_bytes(4, "little") + bytes(8))
+    found = Found(path)
+    assert found.geometry == geometry
+    assert found.layout_version == version
+    assert found.values == ALL
 
 
 def test_a_truncated_file_is_read_up_to_its_end(tmp_path: Path) -> None:
