@@ -47,7 +47,7 @@ from bruce_mp.supervisor.run_dir import HTTP_ADDRESS, TCP_ADDRESS, acquire_run_d
 from bruce_mp.supervisor.sd_notify import ServiceManager
 from bruce_mp.supervisor.shutdown import Shutdown, ShutdownPhase
 from bruce_mp.supervisor.signal_pipe import SignalPipe
-from bruce_mp.supervisor.slab.backlog import count_held_by_topic, undelivered_lines
+from bruce_mp.supervisor.slab.backlog import Successor, count_held_by_topic, undelivered_lines
 from bruce_mp.supervisor.slab.journal_setup import JournalSetup
 from bruce_mp.supervisor.slab.slab_setup import acquire_slab, recover_inputs, warn_of_other_size
 from bruce_mp.supervisor.sockets.bound_sockets import (
@@ -113,7 +113,8 @@ def run(config: Config, config_path: Path, overrides: Sequence[str] = (), progra
     failure = supervisor.run_event_loop()
     # If the new code or `bruce hold` keeps the sockets open, the socket files stay.
     keeps_sockets = supervisor.is_draining_for_upgrade or supervisor.offer_sockets()
-    _clean_up(resources._replace(config=supervisor.config), failure, keeps_sockets=keeps_sockets)
+    resources_now = resources._replace(config=supervisor.config)
+    _clean_up(resources_now, failure, supervisor.successor, keeps_sockets=keeps_sockets)
     if supervisor.is_draining_for_upgrade:
         supervisor.execute_new_code()
         # The call has returned, so the new code cannot be executed. Unless `bruce hold` keeps the sockets open, they
@@ -317,6 +318,12 @@ class _Supervisor:
         """Return True if the supervisor is to execute new code after all processes have ended."""
         return self._upgrade.state is UpgradeState.DRAINING
 
+    @property
+    def successor(self) -> Successor | None:
+        """Return the code that the supervisor is to execute after all processes have ended, or None."""
+        report = self._upgrade.report if self.is_draining_for_upgrade else None
+        return Successor(report.version, Path(report.slab), report.layout) if report else None
+
     def execute_new_code(self) -> None:
         """Replace this process by the installed code with `execve`. Return only if the `execve` fails."""
         resources = self._resources
@@ -410,11 +417,12 @@ def _bound_sockets(resources: Resources) -> Iterator[tuple[str, BoundSocket]]:
     return ((setting, each) for setting, each in bound.items() if each is not None)
 
 
-def _clean_up(resources: Resources, failure: str | None, *, keeps_sockets: bool) -> None:
+def _clean_up(resources: Resources, failure: str | None, successor: Successor | None, *, keeps_sockets: bool) -> None:
     """Remove the daemon's files after all processes have ended, and report undelivered messages.
 
-    `failure` is the reason why the daemon could not continue, or None. The slab, its spill files and its journal are
-    removed only if every message was delivered or discarded, and there was no failure.
+    `failure` is the reason why the daemon could not continue, or None. `successor` is the code that the supervisor
+    executes next, or None. The slab, its spill files and its journal are removed only if every message was delivered or
+    discarded, and there was no failure.
     """
     if not keeps_sockets:
         resources.input_sockets.remove_files()
@@ -425,7 +433,7 @@ def _clean_up(resources: Resources, failure: str | None, *, keeps_sockets: bool)
     balance = balance_line(count_books(resources.slab))
     if held:
         journal = Path(resources.config.journal_path) if resources.config.slab.sync != "off" else None
-        for line in undelivered_lines(held, resources.slab, journal):
+        for line in undelivered_lines(held, resources.slab, journal, successor):
             _report_error(resources, line)
         if journal:
             JournalSetup.close(resources.slab, journal)

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Final
 import psutil
 import pytest
 
+from bruce_mp.cli.commands import main
 from bruce_mp.client import StreamClient
+from bruce_mp.protocol.client.discard_line import parse_line
 from bruce_mp.slab.layout import LAYOUT_VERSION
 from bruce_mp.supervisor.upgrade.upgrade_note import UpgradeStage, read_note
 from support.daemon import Daemon
@@ -160,6 +162,34 @@ def test_an_upgrade_to_another_layout_drains_the_slab_first(
     assert_all_there(load, read_back(broker, TOPICS))
     assert "moved to" not in daemon.log()
     assert daemon.terminate() == 0
+
+
+@pytest.mark.parametrize("sync", ["off", "interval"])
+def test_a_rollback_to_another_layout_without_kafka_names_the_remedy(
+    tmp_path: Path, broker: DevBroker, installed: Installation, sync: str
+) -> None:
+    """The old code does not read the slab, so the messages wait in a renamed file, and perhaps in the journal."""
+    daemon = Daemon(tmp_path, broker.bootstrap, {"delivery.shutdown_max_delay_ms": 500, "slab.sync": sync})
+    daemon.start(installed.path)
+    values = [b"%d" % number for number in range(5)]
+    with daemon.checked_at_end():
+        broker.broker_down(1)
+        daemon.send("red", *values)
+        daemon.wait_received(5)
+        installed.set_version("1.0.0")
+        installed.set_layout(1)
+        assert upgrade(daemon, installed.path).returncode == 0, daemon.log()
+        assert "5 messages could not be delivered." in daemon.log()
+        assert "next start delivers" not in daemon.log()
+        assert f"does not read layout version {LAYOUT_VERSION}: it renames the slab {daemon.slab_path}" in daemon.log()
+        [aside] = tmp_path.glob(f"slab.version-{LAYOUT_VERSION}-*")
+        out = tmp_path / "out"
+        assert main(["slab", "export", str(aside), "--output", str(out)]) == 0
+        assert [parse_line(line).value for line in out.read_bytes().splitlines(keepends=True)] == values
+        broker.broker_up(1)
+        restored = 5 if sync == "interval" else 0
+        assert daemon.wait_settled(restored).delivered == restored
+    assert sorted(values_in(broker, "red")) == values[:restored]
 
 
 def test_shutdown_while_the_slab_drains_receives_queued_messages(

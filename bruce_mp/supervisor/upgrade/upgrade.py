@@ -45,7 +45,8 @@ class UpgradeState(Enum):
 class Upgrade:
     """State machine of an upgrade. `run_dir` and `slab` are the paths that this daemon uses.
 
-    `checked_at` is the time when the last successful check ended, in seconds of the monotonic clock.
+    `report` is the result of the last successful check, and `checked_at` the time when that check ended, in seconds of
+    the monotonic clock.
     """
 
     def __init__(self, run_dir: Path, slab: Path) -> None:
@@ -54,6 +55,7 @@ class Upgrade:
         self._preflight: Preflight | None = None
         self._note = UpgradeNote(0, UpgradeStage.DONE, __version__)
         self.state = UpgradeState.IDLE
+        self.report: PreflightReport | None = None
         self.checked_at = 0.0
 
     @property
@@ -99,7 +101,7 @@ class Upgrade:
         self._advance(UpgradeState.DRAINING, UpgradeStage.DRAINING, report)
         log.log(
             NOTICE,
-            "bruce %s hands over to %s, with its slab at %s and layout %d, after it has emptied the present slab.",
+            "bruce %s hands over to %s, with its slab at %s and layout %d, after a shutdown that delivers what it can.",
             __version__,
             report.version,
             report.slab,
@@ -107,7 +109,7 @@ class Upgrade:
         )
 
     def _advance(self, state: UpgradeState, stage: UpgradeStage, report: PreflightReport) -> None:
-        self.state, self.checked_at = state, time.monotonic()
+        self.state, self.report, self.checked_at = state, report, time.monotonic()
         self._note = replace(self._note, stage=stage, new=report.version)
         write_note(self._run_dir, self._note)
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from bruce_mp.supervisor.slab.backlog import SPILLED, count_held_by_topic, undelivered_lines
+from bruce_mp.supervisor.slab.backlog import SPILLED, Successor, count_held_by_topic, undelivered_lines
 from support.filled_slab import FilledSlab
 
 if TYPE_CHECKING:
@@ -43,3 +43,20 @@ def test_without_its_file_only_the_journal_has_messages(slab: Slab, journal: Pat
     assert fate.startswith(f"Someone deleted or replaced the slab {slab.path} while the daemon ran.")
     assert ("They are lost" in fate) == (journal is None)
     assert ("The next start restores those that the journal /var/lib/journal has" in fate) == (journal is not None)
+
+
+@pytest.mark.parametrize("journal", [None, Path("/var/lib/journal")])
+def test_after_an_upgrade_to_another_layout_only_the_journal_has_messages(slab: Slab, journal: Path | None) -> None:
+    held = {**count_held_by_topic(slab), SPILLED: 1}
+    fate = undelivered_lines(held, slab, journal, Successor("1.0.0", slab.path, layout=1))[1]
+    assert fate.startswith(f"bruce 1.0.0 does not read layout version 2: it renames the slab {slab.path} to ")
+    assert f"{slab.path}.version-2-TIME" in fate
+    assert ("does not deliver them" in fate) == (journal is None)
+    assert ("restores only those that the journal /var/lib/journal has" in fate) == (journal is not None)
+    assert "Those in spill files are lost. `bruce slab export` of a release that reads this version" in fate
+
+
+def test_after_an_upgrade_with_another_path_a_start_with_the_old_path_delivers(slab: Slab) -> None:
+    successor = Successor("9.0.0", Path("/elsewhere/slab"), layout=2)
+    fate = undelivered_lines(count_held_by_topic(slab), slab, None, successor)[1]
+    assert fate == f"The slab {slab.path} keeps them, and a start with this slab.path delivers them. By topic:"
