@@ -10,7 +10,8 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Final
 
-from bruce_mp.slab.layout import SETTLED, RunState
+from bruce_mp.slab.file import Geometry
+from bruce_mp.slab.layout import LAYOUT_VERSION, SETTLED, RunState
 from bruce_mp.slab.recovery import sweep
 from bruce_mp.slab.tables import PartitionTable, TopicTable
 
@@ -30,6 +31,13 @@ SWEEP_INTERVAL_MS: Final = 10_000
 """The shortest time between two sweeps that look for entries to free."""
 REPORT_INTERVAL_MS: Final = 60_000
 """The shortest time between two log messages about the same full table."""
+_NEW: Final = Geometry(chunks=1)
+_LIMITS: Final = {"topics": _NEW.topics - 1, "partitions": _NEW.partitions, "brokers": len(_NEW.dispatcher_slots)}
+"""Limits of a new slab, by the name of the table; entry 0 of the topic table is never used."""
+_REMEDY: Final = (
+    " The slab has the limits of an older release. A restart raises this one to {:,} if everything was delivered, or "
+    "exported with `bruce slab export` and the slab removed before the start."
+)
 
 
 class SlabTables:
@@ -87,4 +95,5 @@ class SlabTables:
         """Log that a table of the slab is full, at most once in `REPORT_INTERVAL_MS` for each table."""
         if now_ms >= self._next_report_ms.get(table, 0):
             self._next_report_ms[table] = now_ms + REPORT_INTERVAL_MS
-            log.error("The slab's table of %s is full: %s", table, consequence)
+            remedy = _REMEDY.format(_LIMITS[table]) if self._slab.layout_version < LAYOUT_VERSION else ""
+            log.error("The slab's table of %s is full: %s%s", table, consequence, remedy)

@@ -638,9 +638,11 @@ def test_a_topic_that_returns_after_its_entry_was_freed_is_no_duplicate(make: Ma
     assert len(world.cluster.log(b"back", 0)) == 2, "the broker took it for the message of before"
 
 
-def test_full_tables_are_reported(make: MakeWorld, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("version", [1, lay.LAYOUT_VERSION])
+def test_full_tables_are_reported(make: MakeWorld, caplog: pytest.LogCaptureFixture, version: int) -> None:
     geometry = replace(GEOMETRY, topics=3, partitions=3, rows=lay.ROW_FIRST_DISPATCHER + 2)
     world = make({b"a": [1, 2, 3], b"b": [1], b"c": [1]}, geometry=geometry)
+    world.slab.words[lay.SUPER_VERSION >> 2] = version
     for topic in (b"a", b"b", b"c"):
         for key in range(8):
             world.send_one(topic, key=key)
@@ -648,6 +650,8 @@ def test_full_tables_are_reported(make: MakeWorld, caplog: pytest.LogCaptureFixt
         world.step_all()
     lines = [record.getMessage() for record in caplog.records if "is full" in record.getMessage()]
     assert sorted(text.split(" is full")[0].split()[-1] for text in lines) == ["brokers", "partitions", "topics"]
+    raised = sorted(text.partition("raises this one to ")[2].split(" ")[0] for text in lines)
+    assert raised == (["128", "65,536", "8,191"] if version == 1 else [""] * 3)
 
 
 # --- limits -----------------------------------------------------------------------------------------------------------
