@@ -95,9 +95,9 @@ class ChunkUsage(msgspec.Struct, frozen=True):
 class Inspection(msgspec.Struct, frozen=True, kw_only=True):
     """JSON of `bruce slab inspect`.
 
-    `in_use` is True for the slab of a running daemon, which changes the figures during the inspection. `topic_table`
-    and `partition_table` are the numbers of entries for which these tables have room. `damage` has a sentence for each
-    damaged part.
+    `in_use` is True for the slab of a running daemon, which changes the figures during the inspection. `topic_table`,
+    `partition_table` and `broker_table` are the numbers of entries for which these tables have room. `damage` has a
+    sentence for each damaged part.
     """
 
     file: str
@@ -108,6 +108,7 @@ class Inspection(msgspec.Struct, frozen=True, kw_only=True):
     age_ms: int
     topic_table: int
     partition_table: int
+    broker_table: int
     landing_slots: int
     landing_slot_bytes: int
     producer_id: int
@@ -158,6 +159,7 @@ def _read(salvage: Salvage, *, was_in_use: bool) -> Inspection:
         age_ms=max(0, wall_ms() - created_ms),
         topic_table=slab.geometry.topics,
         partition_table=slab.geometry.partitions,
+        broker_table=len(slab.geometry.dispatcher_slots),
         landing_slots=slab.geometry.landing_slots,
         landing_slot_bytes=slab.geometry.landing_slot_size,
         producer_id=slab.read_signed(lay.SUPER_PRODUCER_ID),
@@ -219,7 +221,8 @@ def _report(inspection: Inspection) -> Iterator[str]:
     chunks, landing = inspection.chunks, inspection.landing
     chunk_size = format_size(chunks.bytes_each)
     yield f"chunks of {chunk_size}: {chunks.used:,} in use, {chunks.free:,} free, {chunks.damaged:,} damaged"
-    yield f"tables for {inspection.topic_table:,} topics and {inspection.partition_table:,} partitions"
+    tables = f"{inspection.topic_table:,} topics, {inspection.partition_table:,} partitions"
+    yield f"tables for {tables} and {inspection.broker_table} brokers"
     slots = f"{inspection.landing_slots} slots of {format_size(inspection.landing_slot_bytes)}"
     pending = f"{landing.pending} of them ({landing.bytes:,} bytes) without a record yet"
     yield f"landing zone of {slots}: {landing.datagrams} datagrams, {pending}"

@@ -269,7 +269,7 @@ REPORT = """\
 created 2023-11-14 22:13:20 UTC, AGE s ago
 No daemon uses it.
 chunks of 8k: 5 in use, 11 free, 0 damaged
-tables for 16 topics and 16 partitions
+tables for 16 topics, 16 partitions and 128 brokers
 landing zone of 16 slots of 4k: 3 datagrams, 3 of them (4,143 bytes) without a record yet
 producer id 4711; idempotence: supported by the brokers
 received 5 = delivered 1 + discarded 1 (BAD_TOPIC 1) + held 3 (in_flight 1, queued 1, router 1)
@@ -296,6 +296,7 @@ def test_inspect_json_has_all_figures_of_the_report(path: Path, capsys: pytest.C
     assert main(["slab", "inspect", "--json", str(path)]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["in_use"] is False
+    assert (found["topic_table"], found["partition_table"], found["broker_table"]) == (16, 16, 128)
     assert found["books"]["held"] == {"input": 0, "router": 1, "queued": 1, "in_flight": 1, "spill": 0}
     assert found["chunks"] == {"bytes_each": 8192, "free": 11, "used": 5, "damaged": 0}
     assert found["landing"] == {"datagrams": 3, "pending": 3, "bytes": 4143}
