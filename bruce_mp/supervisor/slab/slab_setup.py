@@ -14,6 +14,7 @@ import logging
 import os
 import stat
 import struct
+from dataclasses import replace
 from typing import TYPE_CHECKING, NoReturn
 
 from bruce_mp import kernels
@@ -167,13 +168,26 @@ def _recover_or_clear(path: Path, wanted: Geometry, journal: JournalSetup, spill
 
 
 def warn_of_other_size(slab: Slab, wanted: Geometry) -> None:
-    """Log a warning if the slab in use has another size than the configuration sets (`wanted`)."""
-    if slab.geometry != wanted:
-        log.warning(
-            "The slab %s keeps its old size until it is empty: slab.size, input.max_datagram_size and this release's "
-            "limits take effect after a shutdown that delivered everything.",
+    """Log a warning if the slab in use has another size than the configuration sets (`wanted`).
+
+    If only the limits of releases differ, log a notice, because the operator has changed nothing.
+    """
+    if slab.geometry == wanted:
+        return
+    old = slab.geometry
+    if replace(wanted, topics=old.topics, partitions=old.partitions, rows=old.rows) == old:
+        log.log(
+            NOTICE,
+            "The slab %s has the limits of an older release for topics, partitions and brokers; this release's apply "
+            "after a restart that delivers everything.",
             slab.path,
         )
+        return
+    log.warning(
+        "The slab %s keeps its old size until it is empty: slab.size, input.max_datagram_size and this release's "
+        "limits take effect after a shutdown that delivered everything.",
+        slab.path,
+    )
 
 
 def _check_magic(path: Path) -> None:

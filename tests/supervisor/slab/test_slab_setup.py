@@ -4,6 +4,7 @@ import errno
 import gc
 import logging
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,9 +24,10 @@ from bruce_mp.slab.spill import SpillDirectory
 from bruce_mp.supervisor.slab import lock_retry
 from bruce_mp.supervisor.slab.backlog import count_held_by_topic
 from bruce_mp.supervisor.slab.journal_setup import JournalSetup
-from bruce_mp.supervisor.slab.slab_setup import acquire_slab, recover_after_upgrade, recover_inputs
+from bruce_mp.supervisor.slab.slab_setup import acquire_slab, recover_after_upgrade, recover_inputs, warn_of_other_size
 from bruce_mp.telemetry.books import counter_total
 from bruce_mp.telemetry.counters import Counter
+from bruce_mp.telemetry.logs import NOTICE
 from support.filled_slab import FilledSlab
 from support.slabs import datagram, new_slab
 from support.streams import WORKER_ROW, StreamInput
@@ -92,6 +94,21 @@ def test_a_slab_with_messages_is_adopted_at_any_size(path: Path, caplog: pytest.
     assert slab.geometry != Geometry.for_size(SIZE, DATAGRAM)
     assert "keeps its old size until it is empty" in caplog.text
     assert not list(others(path))
+
+
+def test_the_limits_of_an_older_release_are_no_change_of_the_size(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The operator has changed no setting, and reads a notice at most."""
+    caplog.set_level(NOTICE)
+    wanted = Geometry.for_size(SIZE, DATAGRAM)
+    create_slab(path, replace(wanted, topics=4096, partitions=32768, rows=96), 0)
+    slab = Slab(path)
+    warn_of_other_size(slab, wanted)
+    [notice] = caplog.records
+    assert notice.levelno == NOTICE
+    assert "has the limits of an older release for topics, partitions and brokers" in notice.getMessage()
+    warn_of_other_size(slab, replace(wanted, chunks=wanted.chunks + 1))
+    assert [record.levelno for record in caplog.records] == [NOTICE, logging.WARNING]
+    slab.close()
 
 
 def test_an_empty_slab_of_the_configured_size_keeps_its_counters(path: Path) -> None:
