@@ -60,6 +60,11 @@ class JournalSetup:
         self._is_kept = is_kept
         self._content = self._read()
 
+    @property
+    def has_content(self) -> bool:
+        """Return True if there is a journal, from which `apply` can restore messages into an empty slab."""
+        return self._content is not None
+
     def _read(self) -> JournalContent | None:
         try:
             return read_journal(self._directory / JOURNAL)

@@ -152,7 +152,8 @@ def _recover_or_clear(path: Path, wanted: Geometry, journal: JournalSetup, spill
         held_count = _validate_and_count(slab)
         reset_producer_id(slab)
     except (SlabError, ValueError, IndexError, struct.error) as error:
-        _move_aside(path, str(error) if isinstance(error, SlabError) else f"The slab {path} is damaged.")
+        reason = str(error) if isinstance(error, SlabError) else f"The slab {path} is damaged."
+        _move_aside(path, reason, journal)
         return None
     _count_lost_copies(slab)
     slab.store_signed(lay.SUPER_METADATA_UPDATED_MS, 0)  # 0: this daemon has fetched no metadata yet
@@ -309,12 +310,17 @@ def _raise_damage(slab: Slab, chunks: Iterable[tuple[int, int]]) -> NoReturn:
     raise SlabError(f"The slab {slab.path} is damaged.")
 
 
-def _move_aside(path: Path, reason: str) -> None:
+def _move_aside(path: Path, reason: str, journal: JournalSetup) -> None:
     """Rename a slab that this version cannot use, and log the `reason`, a sentence."""
     version = layout_version_of(path)
     label = "damaged" if version in {None, *lay.READABLE_VERSIONS} else f"version-{version}"
     aside = path.with_name(f"{path.name}.{label}-{wall_ms()}")
     path.rename(aside)
     log.error(
-        "%s It was moved to %s, and a new slab is created; messages in the old one are not delivered.", reason, aside
+        "%s It was moved to %s, and a new slab is created; %s.",
+        reason,
+        aside,
+        "of the messages in the old one, those in the journal are delivered"
+        if journal.has_content
+        else "messages in the old one are not delivered",
     )

@@ -181,6 +181,17 @@ def test_the_journal_of_another_slab_outlives_an_empty_slab_of_another_size(star
     assert held(start(size=2 * SIZE)) == 3
 
 
+def test_the_journal_has_messages_of_a_slab_of_another_layout(start: Start, caplog: pytest.LogCaptureFixture) -> None:
+    slab = start()
+    hold(slab, 3)
+    JournalSetup.close(slab, start.journal)
+    slab.words[lay.SUPER_VERSION >> 2] = lay.LAYOUT_VERSION + 1
+    slab.close()
+    assert held(start()) == 3
+    assert "of the messages in the old one, those in the journal are delivered." in caplog.text
+    assert "not delivered" not in caplog.text
+
+
 def test_the_journal_of_another_slab_is_moved_aside(
     start: Start, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -229,6 +229,7 @@ def test_a_slab_of_another_layout_is_kept_under_its_version(path: Path, caplog: 
     (aside,) = others(path)
     assert aside.startswith(f"slab.version-{version}-")
     assert aside in caplog.text
+    assert "a new slab is created; messages in the old one are not delivered." in caplog.text
 
 
 def test_an_unreadable_slab_of_a_running_daemon_is_not_touched(path: Path) -> None:
