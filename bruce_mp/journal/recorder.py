@@ -78,7 +78,8 @@ class JournalRecorder:
             if self._journal is None or self._journal.size - held_bytes > held_bytes + _MAX_GARBAGE:
                 self.rewrite()
             else:
-                self._add_changes(self._journal)
+                self._add_cluster(self._journal)
+                self._add_runs(self._journal)
                 self._journal.sync()
         except OSError:
             self._close_journal()
@@ -86,14 +87,19 @@ class JournalRecorder:
         store_journaled_tickets(self._slab, {row: progress.ticket for row, progress in self._progress.items()})
         self._slab.store_signed(lay.SUPER_JOURNALED_MS, steady_ms())
 
-    def rewrite(self, *, is_clean: bool = False) -> None:
-        """Replace the journal by a new one with only the held runs, and with a CLEAN if `is_clean` is True."""
+    def rewrite(self, *, is_clean: bool = False, for_1_0_0: bool = False) -> None:
+        """Replace the journal by a new one with only the held runs, and with a CLEAN if `is_clean` is True.
+
+        If `for_1_0_0` is True, write no cluster id: release 1.0.0 does not start with a journal that has one.
+        """
         self._close_journal()
         create_private_directory(self._directory, JOURNAL_SETTING, self._slab.path)
         journal = Journal.create(self._directory / f"{JOURNAL}.new")
         try:
             journal.add_begin(self._slab.read_signed(lay.SUPER_CREATED_MS), boot_id())
-            self._add_changes(journal)
+            if not for_1_0_0:
+                self._add_cluster(journal)
+            self._add_runs(journal)
             if is_clean:
                 journal.add_clean()
             journal.replace(self._directory / JOURNAL)
@@ -108,9 +114,8 @@ class JournalRecorder:
             self._journal.close()
             self._journal = None
 
-    def _add_changes(self, journal: Journal) -> None:
-        """Add a new cluster id, the new runs, and the keys of recorded runs that are not held any more."""
-        self._add_cluster(journal)
+    def _add_runs(self, journal: Journal) -> None:
+        """Add the new runs, and the keys of recorded runs that are not held any more."""
         self._progress = input_progress(self._slab)
         held_runs: dict[RunKey, int] = {}
         for index, (key, run_or_size) in enumerate(read_each(self._slab, self._held_runs)):
@@ -129,6 +134,7 @@ class JournalRecorder:
         self._recorded = held_runs
 
     def _add_cluster(self, journal: Journal) -> None:
+        """Add a new cluster id."""
         cluster_id = cluster_of(self._slab)
         if cluster_id and cluster_id != self._cluster_id:
             journal.add_cluster(cluster_id)

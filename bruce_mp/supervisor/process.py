@@ -436,7 +436,7 @@ def _clean_up(resources: Resources, failure: str | None, successor: Successor | 
         for line in undelivered_lines(held, resources.slab, journal, successor):
             _report_error(resources, line)
         if journal:
-            JournalSetup.close(resources.slab, journal)
+            JournalSetup.close(resources.slab, journal, for_1_0_0=successor is not None and successor.layout == 1)
     elif not failure:
         SpillDirectory.for_slab(resources.slab, resources.config.spill_path).remove()
         JournalSetup.remove(Path(resources.config.journal_path), resources.slab.path)

@@ -216,14 +216,14 @@ class JournalSetup:
         )
 
     @staticmethod
-    def close(slab: Slab, directory: Path) -> None:
+    def close(slab: Slab, directory: Path, *, for_1_0_0: bool = False) -> None:
         """Write a slab with messages to its file, and record in the journal that the slab file is complete.
 
-        Call this after all processes have ended.
+        Call this after all processes have ended. If `for_1_0_0` is True, release 1.0.0 can read the journal.
         """
         try:
             slab.flush()
-            JournalRecorder(slab, directory).rewrite(is_clean=True)
+            JournalRecorder(slab, directory).rewrite(is_clean=True, for_1_0_0=for_1_0_0)
         except (OSError, SlabError) as error:
             log.error("The journal in %s cannot be written at the end: %s.", directory, error)
 

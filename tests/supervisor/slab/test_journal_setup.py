@@ -192,6 +192,20 @@ def test_the_journal_has_messages_of_a_slab_of_another_layout(start: Start, capl
     assert "not delivered" not in caplog.text
 
 
+def test_a_journal_for_1_0_0_names_no_cluster(start: Start) -> None:
+    """1.0.0 does not know this entry, and would not start."""
+    slab = start()
+    hold(slab, 3)
+    store_cluster(slab, "the cluster")
+    found = []
+    for for_1_0_0 in (False, True):
+        JournalSetup.close(slab, start.journal, for_1_0_0=for_1_0_0)
+        content = read_journal(start.journal / JOURNAL)
+        assert content is not None
+        found.append((content.cluster_id, content.is_clean, len(content.runs)))
+    assert found == [("the cluster", True, 1), ("", True, 1)]
+
+
 def test_the_journal_of_another_slab_is_moved_aside(
     start: Start, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
