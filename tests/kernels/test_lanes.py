@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bruce_mp.errors import SlabError
 from bruce_mp.kernels import Lanes
 from bruce_mp.kernels.closed_runs import MAX_CLOSED_BYTES
+from bruce_mp.kernels.pure.lane import LaneHeader
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.chunks import chunk_headers
 from bruce_mp.slab.file import Geometry
@@ -391,3 +394,13 @@ def test_keys_in_the_shared_lane_are_never_stored_under_another_topic(slab: Slab
     found = contents(slab)
     assert len(found) == 48
     assert all(table.name_of(each.topic) == each.value for each in found)
+
+
+@pytest.mark.parametrize(("chunk", "error"), [(-1, SlabError), (SMALL.chunks, SlabError), (None, TypeError)])
+def test_a_lane_refuses_a_chunk_that_the_slab_does_not_have(
+    slab: Slab, variant: str, chunk: Any, error: type[Exception]
+) -> None:
+    lane = import_module(f"bruce_mp.kernels.{variant}.lane").Lane(slab, LaneHeader(1, b"", 0, -1, 0))
+    with pytest.raises(error):
+        lane.use_chunk(chunk, 1)
+    slab.close()  # no buffer is left, which would prevent this

@@ -40,8 +40,9 @@ cdef class Lane:
             self.limits.before_ms, self.limits.is_clamp = window.before_ms, window.is_clamp
             self.limits.width_ms = window.before_ms + window.after_ms
 
-    def use_chunk(self, chunk, span):
+    def use_chunk(self, int64_t chunk, int64_t span):
         cdef Memory memory
+        self.slab.chunk_at(chunk)  # raises SlabError for a chunk that does not exist
         attach(self.slab, &memory)
         self.use_span(&memory, chunk, span)
         release(&memory)
