@@ -19,12 +19,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from bruce_mp.config.topics import BUILT_IN_LIMITS, UNBATCHED, BatchingKind, TopicBatching
-from bruce_mp.kernels import Lanes
+from bruce_mp.kernels import ChunkPool, Lanes
 from bruce_mp.protocol.client.messages import encode
 from bruce_mp.router.cluster import TopicView
 from bruce_mp.router.topics import Topic
 from bruce_mp.slab import layout as lay
-from bruce_mp.slab.chunks import ChunkPool
 from bruce_mp.slab.file import Geometry
 from bruce_mp.slab.layout import RunState
 from bruce_mp.slab.runs import read_run

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bruce_mp.input.backpressure import MAX_MESSAGES, MAX_PAUSE_S, MIN_PAUSE_S, PART_DIVISOR, Backpressure
-from bruce_mp.slab.chunks import STUCK_AFTER_MS, ChunkPool
+from bruce_mp.kernels import ChunkPool
+from bruce_mp.slab.chunks import STUCK_AFTER_MS
 from bruce_mp.slab.file import Geometry
 from bruce_mp.slab.layout import RunState
 from support.examples import examples

@@ -14,13 +14,12 @@ from bruce_mp.discards.reporter import DiscardCopies, DiscardReporter
 from bruce_mp.errors import DiscardReason
 from bruce_mp.input.datagram_admission import DatagramAdmission
 from bruce_mp.input.sender_quotas import SenderQuotas, SenderRules
-from bruce_mp.kernels import DatagramIntake, Lanes
+from bruce_mp.kernels import ChunkPool, DatagramIntake, Lanes
 from bruce_mp.kernels.pure.intake import DatagramIntake as PureIntake
 from bruce_mp.kernels.pure.lanes import Lanes as PureLanes
 from bruce_mp.pipeline.stage_counts import count_books
 from bruce_mp.slab import landing_zone, recovery
 from bruce_mp.slab import layout as lay
-from bruce_mp.slab.chunks import ChunkPool
 from bruce_mp.slab.file import Geometry, Slab
 from bruce_mp.slab.layout import RunState
 from bruce_mp.slab.rows import ProcessRow

@@ -7,7 +7,7 @@ import pytest
 from bruce_mp.input.flush_groups import FlushGroup
 from bruce_mp.input.stream_batch import StreamBatch
 from bruce_mp.input.stream_client import UNIX, StreamClientState
-from bruce_mp.slab.chunks import ChunkPool
+from bruce_mp.kernels import ChunkPool
 from support.slabs import INPUT_ROW, new_slab
 
 SMALL, LARGE = 10, 20_000

@@ -12,11 +12,10 @@ import pytest
 
 from bruce_mp.config.sections import BatchLimits
 from bruce_mp.config.topics import UNBATCHED, BatchingKind, TopicBatching
-from bruce_mp.kernels import Lanes
+from bruce_mp.kernels import ChunkPool, Lanes
 from bruce_mp.router.cluster import TopicView
 from bruce_mp.router.topics import PORTION_BYTES, Topic, portions_of
 from bruce_mp.slab import layout as lay
-from bruce_mp.slab.chunks import ChunkPool
 from bruce_mp.slab.file import Geometry
 from bruce_mp.slab.runs import Segment
 from bruce_mp.slab.tables import TopicTable

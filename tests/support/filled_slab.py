@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Final
 from bruce_mp import kernels
 from bruce_mp.pipeline.stage_counts import recount
 from bruce_mp.slab import layout as lay
-from bruce_mp.slab.chunks import ChunkPool
 from bruce_mp.slab.file import Geometry, Slab, create_slab
 from bruce_mp.slab.layout import RunState, state_word
 from bruce_mp.slab.rows import ProcessRow
@@ -44,7 +43,7 @@ class FilledSlab:
             self.topics.add(topic, 3)
         self.input = ProcessRow(self.slab, lay.ROW_FIRST_INPUT)
         self._lanes = kernels.Lanes(
-            self.slab, ChunkPool(self.slab, lay.ROW_FIRST_INPUT), self.topics, lambda _topic: 1000
+            self.slab, kernels.ChunkPool(self.slab, lay.ROW_FIRST_INPUT), self.topics, lambda _topic: 1000
         )
         self._arrival = 0
 

@@ -10,12 +10,11 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from bruce_mp.errors import DiscardReason
-from bruce_mp.kernels import Lanes
+from bruce_mp.kernels import ChunkPool, Lanes
 from bruce_mp.protocol.client.messages import encode
 from bruce_mp.slab import landing_zone
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.chunk_readers import all_runs
-from bruce_mp.slab.chunks import ChunkPool
 from bruce_mp.slab.file import Geometry, Slab, create_slab
 from bruce_mp.slab.layout import RunState
 from bruce_mp.slab.recovery import arrivals_in_chunks, close_open_runs

@@ -16,13 +16,12 @@ from bruce_mp.input.stream_admission import StreamAdmission
 from bruce_mp.input.stream_batch import Portion
 from bruce_mp.input.stream_client import UNIX, StreamClientState, StreamKind
 from bruce_mp.input.unique_attempts import UniqueAttempts
-from bruce_mp.kernels import Lanes
+from bruce_mp.kernels import ChunkPool, Lanes
 from bruce_mp.pipeline.stage_counts import count_books
 from bruce_mp.pipeline.stream_recovery import recover_stream_input
 from bruce_mp.protocol.client.barrier import BarrierAnswer, decode_answer
 from bruce_mp.protocol.client.inquiry import InquiryAnswer, decode_inquiry_answer, is_inquiry
 from bruce_mp.slab import layout as lay
-from bruce_mp.slab.chunks import ChunkPool
 from bruce_mp.slab.handover_tickets import JournalProgress
 from bruce_mp.slab.rows import ProcessRow
 from bruce_mp.slab.spill import SpillDirectory

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from bruce_mp.errors import SlabError, StartError
+from bruce_mp.kernels import ChunkPool
 from bruce_mp.pipeline.stage_counts import count_books
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.attempt_registry import AttemptState, RememberedAttempt
-from bruce_mp.slab.chunks import ChunkPool
 from bruce_mp.slab.file import Geometry, Slab, create_slab
 from bruce_mp.slab.file import lock_exclusive as take_lock
 from bruce_mp.slab.layout import RunState
