@@ -62,10 +62,11 @@ BATCHES: dict[str, list[Message]] = {
 
 FOR_COMPILED: Final[dict[str, tuple[pytest.MarkDecorator, ...]]] = {
     "appended to open runs": (),
-    "topics without a number": (pytest.mark.soak,),  # they open chunks, which no kernel does
+    "over the end of chunks": (pytest.mark.soak,),
+    "topics without a number": (pytest.mark.soak,),
     "a span": (),
 }
-"""Batches, and the marks of their tests."""
+"""Batches, and the marks of their tests, which take ten seconds to a minute; those without a mark also open chunks."""
 CASES: Final = [
     *(("pure", name) for name in BATCHES),
     *(pytest.param("compiled", name, marks=marks) for name, marks in FOR_COMPILED.items() if "compiled" in VARIANTS),
