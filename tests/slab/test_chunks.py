@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import ClassVar
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from bruce_mp.kernels import CHOICE
 from bruce_mp.kernels.pure.lane import Lane, LaneHeader
 from bruce_mp.slab import landing_zone
 from bruce_mp.slab import layout as lay
@@ -28,6 +30,7 @@ from bruce_mp.slab.runs import Segment, read_run, segment_words, split_run
 from support.crash_images import crash_images
 from support.examples import examples
 from support.slabs import INPUT_ROW, SMALL, new_slab, set_state, slab_file
+from support.variants import VARIANTS, chunk_pool_of
 
 CHUNKS = SMALL.chunks
 
@@ -51,12 +54,14 @@ class Allocation:
 class PoolMachine(RuleBasedStateMachine):
     """Allocates, fills, seals, settles and crashes; the model predicts used chunks and possible allocations."""
 
+    pool_type: ClassVar = ChunkPool
+
     @initialize()
     def start(self) -> None:
         self.file = slab_file()
         self.path = self.file.__enter__()
         self.slab = Slab(self.path)
-        self.pool = ChunkPool(self.slab, INPUT_ROW)
+        self.pool = self.pool_type(self.slab, INPUT_ROW)
         self.open: dict[int, Allocation] = {}
         self.fresh: dict[int, Allocation] = {}
         self.sealed: dict[int, Allocation] = {}
@@ -179,7 +184,7 @@ class PoolMachine(RuleBasedStateMachine):
     def crash(self) -> None:
         self.slab.close()
         self.slab = Slab(self.path)
-        self.pool = ChunkPool(self.slab, INPUT_ROW)
+        self.pool = self.pool_type(self.slab, INPUT_ROW)
         base = self.slab.longs[landing_zone.base_at(self.slab) >> 3]
         used, self.open, self.fresh, self.sealed = self.used, {}, {}, {}
         for chunk, allocation in used.items():
@@ -203,6 +208,16 @@ class PoolMachine(RuleBasedStateMachine):
 
 PoolMachine.TestCase.settings = examples(30, steps=60)
 TestPool = PoolMachine.TestCase
+
+
+class CompiledPoolMachine(PoolMachine):
+    """The same with the compiled pool."""
+
+    pool_type = chunk_pool_of(VARIANTS[-1])
+
+
+CompiledPoolMachine.TestCase.settings = examples(10, steps=60)
+TestCompiledPool = pytest.mark.skipif(not CHOICE.compiled, reason=CHOICE.sentence)(CompiledPoolMachine.TestCase)
 
 
 def test_a_full_pool_rescans_only_after_a_delay(slab: Slab) -> None:

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from bruce_mp.slab.free_chunks import FreeChunks
+import pytest
+
+from support.variants import VARIANTS, chunk_pool_of
+
+if TYPE_CHECKING:
+    from bruce_mp.slab.free_chunks import FreeChunks
 
 CHUNKS: Final = 4096
+of_both_variants: Final = pytest.mark.parametrize("variant", VARIANTS)
+"""Marks tests that replace no array, of which a compiled object knows the address."""
 
 
 class CountingArray(bytearray):
@@ -22,8 +29,8 @@ class CountingArray(bytearray):
         return found
 
 
-def all_free(chunk_count: int) -> FreeChunks:
-    free = FreeChunks(chunk_count)
+def all_free(chunk_count: int, variant: str = "pure") -> FreeChunks:
+    free: FreeChunks = chunk_pool_of(variant).free_chunks_type(chunk_count)
     free.add_share(range(chunk_count))
     return free
 
@@ -61,16 +68,18 @@ def test_a_search_in_vain_is_repeated_only_after_the_release_of_a_span_that_is_l
     assert free.next_span(6) == 8
 
 
-def test_released_spans_are_used_again_before_other_free_chunks() -> None:
-    free = all_free(64)
+@of_both_variants
+def test_released_spans_are_used_again_before_other_free_chunks(variant: str) -> None:
+    free = all_free(64, variant)
     spans = [(use_next(free, span) or 0, span) for span in (1, 3, 3, 1)]
     for chunk, span in spans:
         free.release(chunk, span)
     assert [use_next(free, span) for span in (3, 1, 3, 1)] == [4, 7, 1, 0]
 
 
-def test_a_search_continues_behind_the_last_span_and_ends_with_the_chunks_before_it() -> None:
-    free = all_free(64)
+@of_both_variants
+def test_a_search_continues_behind_the_last_span_and_ends_with_the_chunks_before_it(variant: str) -> None:
+    free = all_free(64, variant)
     assert [use_next(free, 16) for _ in range(3)] == [0, 16, 32]
     free.release(0, 16)
     assert [use_next(free, 8) for _ in range(5)] == [48, 56, 0, 8, None]
@@ -78,9 +87,25 @@ def test_a_search_continues_behind_the_last_span_and_ends_with_the_chunks_before
     assert use_next(free, 8) == 16
 
 
-def test_spans_around_the_place_of_the_last_search_are_counted() -> None:
-    free = all_free(16)
+@of_both_variants
+def test_spans_around_the_place_of_the_last_search_are_counted(variant: str) -> None:
+    free = all_free(16, variant)
     assert use_next(free, 4) == 0
     assert free.search(3) == 4
     free.release(0, 4)
     assert free.count_spans(8, 9) == 2
+
+
+@of_both_variants
+def test_a_release_that_joins_chunks_to_an_absent_length_ends_the_absence(variant: str) -> None:
+    """Also at the first and the last chunk; a release that joins too few chunks does not."""
+    for absent in ((0, 1, 2), (61, 62, 63)):
+        free = all_free(64, variant)
+        free.use(0, 64)
+        free.release(30, 2)
+        assert free.next_span(3) is None
+        found = []
+        for chunk in absent:
+            free.release(chunk, 1)
+            found.append(free.next_span(3))
+        assert found == [None, None, absent[0]]

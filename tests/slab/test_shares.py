@@ -5,18 +5,20 @@ from __future__ import annotations
 import fcntl
 import os
 import signal
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from bruce_mp.kernels import CHOICE
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.chunks import SEARCH_PAUSE_MS, ChunkPool, chunk_headers
 from bruce_mp.slab.file import Geometry, Slab
 from bruce_mp.slab.shares import Shares, rebuild_table
 from support.examples import examples
 from support.slabs import new_slab, slab_file
+from support.variants import VARIANTS, chunk_pool_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
@@ -30,12 +32,14 @@ GEOMETRY: Final = Geometry(chunks=CHUNKS, topics=16, partitions=16, landing_slot
 class SharingMachine(RuleBasedStateMachine):
     """Inputs that allocate and free; the model has the owner of each chunk."""
 
+    pool_type: ClassVar = ChunkPool
+
     @initialize()
     def start(self) -> None:
         self.file = slab_file(GEOMETRY)
         self.path = self.file.__enter__()
         self.slab = Slab(self.path)
-        self.pools = {row: ChunkPool(self.slab, row, ROWS) for row in ROWS}
+        self.pools = {row: self.pool_type(self.slab, row, ROWS) for row in ROWS}
         self.taken: dict[int, tuple[int, int]] = {}
         self.now_ms = 0
 
@@ -67,7 +71,7 @@ class SharingMachine(RuleBasedStateMachine):
     @rule(row=st.sampled_from(ROWS))
     def die(self, row: int) -> None:
         """Start a successor, which adopts the chunks and frees those without runs."""
-        self.pools[row] = ChunkPool(self.slab, row, ROWS)
+        self.pools[row] = self.pool_type(self.slab, row, ROWS)
         self.pools[row].allow_reclaim()
         self.free(row, 0)
 
@@ -105,6 +109,16 @@ class SharingMachine(RuleBasedStateMachine):
 
 SharingMachine.TestCase.settings = examples(10, steps=15)
 TestSharing = SharingMachine.TestCase
+
+
+class CompiledSharingMachine(SharingMachine):
+    """The same with the compiled pool."""
+
+    pool_type = chunk_pool_of(VARIANTS[-1])
+
+
+CompiledSharingMachine.TestCase.settings = examples(5, steps=15)
+TestCompiledSharing = pytest.mark.skipif(not CHOICE.compiled, reason=CHOICE.sentence)(CompiledSharingMachine.TestCase)
 
 
 def fill(pool: ChunkPool, now_ms: int = 0) -> Iterator[int]:

@@ -17,10 +17,18 @@ from bruce_mp.kernels import CHOICE
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from bruce_mp.kernels import ChunkPool
+
 KERNELS: Final = kernel_names(Path(kernels_package.__file__).parent)
 VARIANTS: Final = ("pure", "compiled") if CHOICE.compiled else ("pure",)
 _USERS: Final = ("bruce_mp.", "tests.", "support.", "test_")
 _OWN: Final = ("bruce_mp.kernels.pure", "bruce_mp.kernels.compiled", "bruce_mp.slab.")
+
+
+def chunk_pool_of(variant: str) -> type[ChunkPool]:
+    """Return the chunk pool of a variant, whatever variant the test runs with."""
+    found: type[ChunkPool] = import_module(f"bruce_mp.kernels.{variant}.chunks").ChunkPool
+    return found
 
 
 def _interface(variant: str) -> dict[str, Any]:
