@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import pytest
-from hypothesis import given
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from bruce_mp.errors import SlabError
@@ -18,6 +18,7 @@ from bruce_mp.slab.file import Geometry
 from bruce_mp.slab.layout import RunState, state_word
 from bruce_mp.slab.recovery import BuiltBatch
 from bruce_mp.slab.rows import Move
+from bruce_mp.slab.shares import claimed_chunks
 from bruce_mp.slab.tables import PartitionTable, TopicTable
 from bruce_mp.slab.topic_thresholds import TopicThresholds
 from support.examples import examples
@@ -28,6 +29,7 @@ from support.variants import KERNELS
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from bruce_mp.slab.chunks import ChunkPool, ChunkWatcher
     from bruce_mp.slab.file import Slab
     from bruce_mp.slab.runs import Segment
 
@@ -42,7 +44,15 @@ class Variant:
     """One variant of the kernels, with its own input."""
 
     def __init__(
-        self, package: str, slab: Slab, linger_ms: int, window: TimestampWindow | None = None, *, alpha: int = 0
+        self,
+        package: str,
+        slab: Slab,
+        linger_ms: int,
+        window: TimestampWindow | None = None,
+        *,
+        alpha: int = 0,
+        peers: Sequence[int] = (),
+        watcher: ChunkWatcher | None = None,
     ) -> None:
         self.slab = slab
         modules = [vars(import_module(f"bruce_mp.kernels.{package}.{name}")) for name in KERNELS]
@@ -51,7 +61,7 @@ class Variant:
         table.add(b"t1", 3)
         table.add(b"t2", 1)
         self.row = self.kernels["ProcessRow"](slab, INPUT_ROW)
-        self.pool = self.kernels["ChunkPool"](slab, INPUT_ROW)
+        self.pool = self.kernels["ChunkPool"](slab, INPUT_ROW, peers, watcher)
         self.lanes = self.kernels["Lanes"](
             slab,
             self.pool,
@@ -241,46 +251,120 @@ def test_pure_and_compiled_kernels_produce_equal_slabs(
                 return  # with damage, the stores before its detection may differ
 
 
-Step = tuple[bytes, int, int, int, int]
+class Step(NamedTuple):
+    """Messages of one topic to ingest; before and after that, changes of the memory."""
+
+    topic: bytes
+    size: int
+    """Size of each message."""
+    message_count: int
+    """Number of messages."""
+    settled_percent: int
+    """Part of the held runs that is settled after the messages."""
+    pause_ms: int
+    reserved_percent: int | None
+    """Part of the slab that the input reserves before the messages; None = it leaves its reservation as it is."""
+    peer_percent: int
+    """Part of the slab that the other input takes before the messages, or, if negative, the part of its chunks that it
+    frees."""
+
+
 steps = st.lists(
-    st.tuples(
-        st.sampled_from([b"t1", b"t2", b"new"]),  # topic
-        st.sampled_from([0, 1800, 8990]),  # size of the messages
-        st.sampled_from([1, 2, 100]),  # number of messages
-        st.sampled_from([0, 10, 100]),  # part of the held runs that is settled, in percent
-        st.sampled_from([0, 30, 6000]),  # pause in ms
+    st.builds(
+        Step,
+        topic=st.sampled_from([b"t1", b"t2", b"new"]),
+        size=st.sampled_from([0, 1800, 8990]),
+        message_count=st.sampled_from([1, 2, 100]),
+        settled_percent=st.sampled_from([0, 10, 100]),
+        pause_ms=st.sampled_from([0, 30, 6000]),
+        reserved_percent=st.sampled_from([None, None, None, 0, 10, 40]),
+        peer_percent=st.sampled_from([0, 0, 10, 50, -50, -100]),
     ),
     min_size=10,
     max_size=60,
 )
 
 
-@examples(20)
-@given(steps=steps, chunks=st.sampled_from([24, 1024]), alpha=st.sampled_from([0, 1, 4]))
-def test_both_variants_give_the_same_chunks_to_lanes(steps: list[Step], chunks: int, alpha: int) -> None:
-    geometry = replace(GEOMETRY, chunks=chunks)  # in the larger slab, a busy lane gets spans of two chunks
+class Sharer:
+    """An input of one variant that records the changes of its chunks, and a peer that takes and frees chunks."""
+
+    def __init__(self, package: str, slab: Slab, alpha: int, peers: Sequence[int]) -> None:
+        self.opened_and_released: list[tuple[int, int]] = []
+        """Each chunk of the input that was opened or released, with its number of runs at that time."""
+        self.it = Variant(package, slab, 25, alpha=alpha, peers=peers, watcher=self)
+        self._peer_pools = [self.it.kernels["ChunkPool"](slab, peer, peers) for peer in peers if peer != INPUT_ROW]
+        self._taken: list[int] = []
+        """The chunks of the peer."""
+
+    def on_opened(self, chunk: int) -> None:
+        self._record(chunk)
+
+    def on_released(self, chunk: int) -> None:
+        self._record(chunk)
+
+    def _record(self, chunk: int) -> None:
+        slab = self.it.slab
+        self.opened_and_released.append((chunk, slab.words[(slab.chunk_at(chunk) + lay.CHUNK_RUNS) >> 2]))
+
+    def change_memory(self, step: Step, now_ms: int) -> None:
+        """Do all of a step that precedes its messages."""
+        chunks = self.it.slab.geometry.chunks
+        if step.reserved_percent is not None:
+            self.it.pool.reserve(chunks * step.reserved_percent // 100)
+        for pool in self._peer_pools:
+            if step.peer_percent < 0:
+                self._free(pool, len(self._taken) * -step.peer_percent // 100)
+            else:
+                self._take(pool, chunks * step.peer_percent // 100, now_ms)
+
+    def _take(self, pool: ChunkPool, chunks: int, now_ms: int) -> None:
+        span = max(1, chunks // 16)
+        found = [pool.allocate(span, now_ms) for _ in range(0, chunks, span)]
+        self._taken += [chunk for chunk in found if chunk is not None]
+
+    def _free(self, pool: ChunkPool, count: int) -> None:
+        """Release the first chunks of the peer, which have no runs and so count as settled."""
+        freed, self._taken = self._taken[:count], self._taken[count:]
+        for chunk in freed:
+            pool.seal(chunk)
+        pool.allow_reclaim()
+        pool.reclaim_idle()
+
+
+@settings(examples(30), phases=set(Phase) - {Phase.explain})  # to explain a failure would take minutes
+@given(
+    steps=steps,
+    chunks=st.sampled_from([24, 1024, 4096]),  # a busy lane gets spans of at most one, two, or eight chunks
+    alpha=st.sampled_from([0, 1, 4]),
+    peers=st.sampled_from([(), (INPUT_ROW, INPUT_ROW + 1)]),
+)
+def test_both_variants_give_the_same_chunks_to_lanes(
+    steps: list[Step], chunks: int, alpha: int, peers: tuple[int, ...]
+) -> None:
+    geometry = replace(GEOMETRY, chunks=chunks)
     with new_slab(geometry) as first, new_slab(geometry) as second:
-        variants = [
-            Variant(package, slab, 25, alpha=alpha) for package, slab in (("pure", first), ("compiled", second))
-        ]
+        pure, compiled = Sharer("pure", first, alpha, peers), Sharer("compiled", second, alpha, peers)
         held: list[Segment] = []
-        now_ms = 100
-        for number, (topic, size, count, settled_percent, pause_ms) in enumerate(steps):
-            message = datagram(topic, bytes(size), partition_key=size or None)
-            extents = [(index * len(message), len(message)) for index in range(count)]
-            ingested, closed = zip(
-                *[_ingest(it, memoryview(message * count), extents, number << 10, now_ms) for it in variants],
-                strict=True,
-            )
-            assert ingested[1] == ingested[0]
-            assert closed[1] == closed[0]
-            held += closed[0]
-            settled, held = held[: len(held) * settled_percent // 100], held[len(held) * settled_percent // 100 :]
+        now_ms, used = 100, 0
+        for number, step in enumerate(steps):
+            message = datagram(step.topic, bytes(step.size), partition_key=step.size or None)
+            extents = [(index * len(message), len(message)) for index in range(step.message_count)]
+            buffer = memoryview(message * step.message_count)
+            found = []
+            for sharer in (pure, compiled):
+                sharer.change_memory(step, now_ms)
+                found.append(_ingest(sharer.it, buffer, extents, number << 10, now_ms))
+            assert found[1] == found[0]
+            held += found[0][1]
+            used = max([used, *(claimed.stop for claimed in claimed_chunks(first))])
+            settled_count = len(held) * step.settled_percent // 100
+            settled, held = held[:settled_count], held[settled_count:]
             for slab in (first, second):
                 set_state(slab, settled, RunState.DELIVERED)
-            assert _memory_of(variants[1]) == _memory_of(variants[0])
-            now_ms += pause_ms
-        assert _without_pointers(first) == _without_pointers(second)
+            assert compiled.opened_and_released == pure.opened_and_released
+            assert _memory_of(compiled.it) == _memory_of(pure.it)
+            now_ms += step.pause_ms
+        assert _without_pointers(first, used) == _without_pointers(second, used)
 
 
 def _ingest(
@@ -300,10 +384,14 @@ def _memory_of(it: Variant) -> object:
     return holdings, counts, bytes(free._used), free.count, list(pool._sealed), list(pool._stuck), pool.stuck_count
 
 
-def _without_pointers(slab: Slab) -> bytes:
-    """Return the slab without the message headers, which have addresses, and without its time of creation."""
+def _without_pointers(slab: Slab, chunks: int | None = None) -> bytes:
+    """Return the slab without the message headers, which have addresses, and without its time of creation.
+
+    If `chunks` is given, return only that many chunks.
+    """
     geometry = slab.geometry
-    return bytes(slab.view[128 : geometry.landing_at]) + bytes(slab.view[geometry.landing_slots_at :])
+    stop = geometry.file_size if chunks is None else slab.chunks_at + chunks * lay.CHUNK_BYTES
+    return bytes(slab.view[128 : geometry.landing_at]) + bytes(slab.view[geometry.landing_slots_at : stop])
 
 
 def _damage(segments: list[Segment], damage: int, *slabs: Slab) -> None:
