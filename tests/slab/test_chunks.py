@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import ClassVar
+from typing import ClassVar, Final
 
 import pytest
 from hypothesis import given
@@ -27,12 +27,13 @@ from bruce_mp.slab.file import Slab
 from bruce_mp.slab.handover_tickets import HandoverTickets
 from bruce_mp.slab.layout import ChunkState, RunState
 from bruce_mp.slab.runs import Segment, read_run, segment_words, split_run
-from support.crash_images import crash_images
+from support.crash_images import crash_images, machine_images
 from support.examples import examples
 from support.slabs import INPUT_ROW, SMALL, new_slab, set_state, slab_file
 from support.variants import VARIANTS, chunk_pool_of
 
 CHUNKS = SMALL.chunks
+IMAGES: Final = {"pure": crash_images, "compiled": machine_images}
 
 
 @dataclass
@@ -303,17 +304,21 @@ def filled(slab: Slab, pool: ChunkPool, span: int, now_ms: int) -> Segment:
     return lane.close_run(HandoverTickets(slab, INPUT_ROW))
 
 
-@pytest.mark.parametrize("is_reused", [False, True])
-def test_a_chunk_is_open_only_with_a_complete_header_after_a_crash(slab: Slab, is_reused: bool) -> None:
+@pytest.mark.process
+@pytest.mark.parametrize(
+    ("variant", "is_reused"),
+    [("pure", False), *((variant, True) for variant in VARIANTS)],  # the compiled one needs seconds to claim a share
+)
+def test_a_chunk_is_open_only_with_a_complete_header_after_a_crash(slab: Slab, variant: str, is_reused: bool) -> None:
     """Otherwise an open chunk would have the attempt or the last arrival number of its former use."""
-    pool = ChunkPool(slab, INPUT_ROW)
+    pool = chunk_pool_of(variant)(slab, INPUT_ROW)
     if is_reused:
         former = filled(slab, pool, CHUNKS, 0)
         set_state(slab, [former], RunState.DELIVERED)
         slab.words[(slab.chunk_at(0) + lay.CHUNK_ATTEMPT) >> 2] = 9
         slab.longs[(slab.chunk_at(0) + lay.CHUNK_LAST_ARRIVAL) >> 3] = 9
         pool.reclaim_idle()
-    images = crash_images(slab, [range(slab.chunks_at, slab.geometry.file_size)], lambda: pool.allocate(2, 5))
+    images = IMAGES[variant](slab, [range(slab.chunks_at, slab.geometry.file_size)], lambda: pool.allocate(2, 5))
     headers = [lay.CHUNK.unpack_from(slab.view, slab.chunk_at(0)) for _ in images]
     magic, generation, state, owner, _, span, *others = headers[-1]
     assert (magic, ChunkState(state), owner, span) == (lay.CHUNK_MAGIC, ChunkState.OPEN, INPUT_ROW, 2)
