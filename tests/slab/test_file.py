@@ -90,7 +90,7 @@ def test_an_invalid_superblock_is_refused(tmp_path: Path, at: int, data: bytes, 
 def test_the_page_in_the_error_message_lists_the_releases_of_the_layout_versions() -> None:
     page = (ROOT / "docs" / "slab.md").read_text()
     assert lay.READABLE_VERSIONS == (1, 2)
-    assert "releases up to 1.0.0 read and create version 1, later ones read 1 and 2, and create 2." in page
+    assert "up to 1.0.0 releases read and create version 1; later ones create 2 and read both." in page
 
 
 @pytest.mark.parametrize("size", [0, 8, 4096, SMALL.file_size - 1, SMALL.file_size + 1])
