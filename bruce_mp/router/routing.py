@@ -333,10 +333,8 @@ class RunRouter:
 
     def _topics_with_parked(self) -> list[Topic]:
         """Return the topics with parked messages; reports ask each second, so not all topics are searched."""
-        topics = self._maybe_parked.values()
-        found = [topic for topic in topics if topic.has_parked and self._by_number.get(topic.number) is topic]
-        self._maybe_parked = {topic.number: topic for topic in found}
-        return found
+        self._maybe_parked = {number: topic for number, topic in self._maybe_parked.items() if topic.has_parked}
+        return list(self._maybe_parked.values())
 
     def _unpark_keyed(self, topic: Topic, routed: _RoutedSegments) -> None:
         if topic.parked_keyed and not topic.key_partitions:  # do not read thousands of runs only to park them again
