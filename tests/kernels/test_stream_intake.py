@@ -17,6 +17,7 @@ from bruce_mp.input.flush_groups import FlushGroup
 from bruce_mp.input.stream_connections import STREAM_COUNTERS
 from bruce_mp.kernels import ChunkPool, Coalescing, Lanes, ProcessRow, StreamIntake, StreamSource
 from bruce_mp.kernels.pure.arrival_rate import NO_COALESCING
+from bruce_mp.kernels.pure.stream_intake import StreamIntake as PureStreamIntake
 from bruce_mp.protocol.client.barrier import Level, encode_barrier
 from bruce_mp.slab.tables import TopicTable
 from bruce_mp.telemetry.clock import steady_ms
@@ -127,6 +128,49 @@ def test_bytes_behind_the_last_whole_message_are_left_to_the_caller(rig: Rig, re
         "the connection is not plain any more"
     )
     assert rig.row.counted == 1
+
+
+def test_the_beginning_of_a_message_stays_until_its_rest_has_come(rig: Rig) -> None:
+    message = datagram(value=b"whole")
+    client, source = rig.connect()
+    client.sendall(datagram(value=b"a") + message[:9])
+    rest = Timer(0.05, client.sendall, [message[9:]])
+    rest.start()
+    served = rig.run(wait_ms=1000)
+    rest.join()
+    if served.leftovers == [(source, message[:9])] and type(rig.intake) is PureStreamIntake:  # it serves one round
+        source = StreamSource(source.socket, source.flush_group, UNIX, message[:9])
+        rig.intake.add(source)
+        served = rig.run()
+    assert served.leftovers == [(source, b"")]
+    assert rig.values() == [b"a", b"whole"]
+    assert (rig.row.counted, source.flush_group.received) == (2, 2)
+
+
+def test_the_beginning_of_a_long_message_is_returned_at_once(rig: Rig) -> None:
+    beginning = datagram(value=bytes(90_000))[:1000]
+    client, source = rig.connect()
+    client.sendall(datagram(value=b"a") + beginning)
+    began = time.monotonic()
+    assert rig.run(wait_ms=30_000).leftovers == [(source, beginning)]
+    assert time.monotonic() - began < 10
+
+
+def test_the_beginnings_of_many_messages_are_returned_at_once(rig: Rig) -> None:
+    beginning = datagram(value=bytes(63_000))[:62_000]
+    sources = []
+    for _ in range(20):
+        client, source = rig.connect()
+        client.sendall(datagram(value=b"a") + beginning)
+        sources.append(source)
+    returned: list[StreamSource] = []
+    began = time.monotonic()
+    while len(returned) < len(sources):
+        leftovers = rig.run(wait_ms=0 if returned else 30_000).leftovers
+        assert {data for _, data in leftovers} == {beginning}
+        returned += [source for source, _ in leftovers]
+    assert time.monotonic() - began < 10
+    assert set(returned) == set(sources)
 
 
 @pytest.mark.parametrize("rest", [b"", b"\0\0"])

@@ -72,9 +72,7 @@ cdef class FreeChunks:
     add_share, remove_unused_share, adopt = (
         PureFreeChunks.add_share, PureFreeChunks.remove_unused_share, PureFreeChunks.adopt
     )
-    search, search_with, count_spans, _count_spans_in = (
-        PureFreeChunks.search, PureFreeChunks.search_with, PureFreeChunks.count_spans, PureFreeChunks._count_spans_in
-    )
+    search, search_with, count_spans = PureFreeChunks.search, PureFreeChunks.search_with, PureFreeChunks.count_spans
 
     def __init__(self, chunk_count):
         self._used = bytearray(b"\1" * chunk_count)  # never resized, so the address stays valid
@@ -108,6 +106,20 @@ cdef class FreeChunks:
             if memchr(self.used + chunk, 1, span) == NULL:
                 return chunk
         return self.search(span)
+
+    def _count_spans_in(self, int64_t chunk, int64_t stop, int64_t span, int64_t limit):
+        cdef int64_t found = 0
+        cdef uint8_t *free_at
+        cdef uint8_t *used_at
+        cdef uint8_t *end = self.used + stop
+        while found < limit:
+            free_at = <uint8_t *>memchr(self.used + chunk, 0, stop - chunk) if chunk < stop else NULL
+            if free_at == NULL:
+                break
+            used_at = <uint8_t *>memchr(free_at, 1, min(end - free_at, span * (limit - found)))
+            chunk = (used_at if used_at != NULL else min(end, free_at + span * (limit - found))) - self.used
+            found += (self.used + chunk - free_at) // span
+        return found
 
 
 cdef class Holding:

@@ -33,6 +33,7 @@ cdef extern from "<sys/socket.h>":
 
 
 cdef enum:
+    MAX_HELD_BYTES = 1 << 20   # maximum size of all `incomplete` that the intake holds
     EVENTS = 512
     COUNTERS = 5         # number of counters in `StreamCounters` without `reads` and `got_data`
 
@@ -105,6 +106,7 @@ cdef class StreamSource:
 
     cdef readonly object socket, flush_group, lanes
     cdef readonly bytes incomplete
+    cdef bint is_held        # True if the source is in `Round.held`
     cdef readonly int kind
     cdef uint64_t group_number
     cdef int64_t received    # number of messages that `flush_group.received` does not include yet
@@ -122,6 +124,7 @@ cdef struct Extent:           # a message in the buffer
 cdef struct Read:            # the data of a source in the buffer
     int first, count         # index of its first message in `Round.extents`, and number of its messages
     int64_t begin, stop, end   # offsets in the buffer; `stop` is the end of the last whole message
+    bint is_special          # True if the caller must handle the bytes behind `stop` before the source is read again
 
 
 cdef class Round:
@@ -136,12 +139,17 @@ cdef class Round:
     cdef int capacity, count   # of `extents`
     cdef int64_t largest_size, size   # bytes of the largest message, bytes of all reads
     cdef list unhandled_events   # (descriptor, events) for the caller
+    cdef list held           # the sources with an `incomplete` that the caller does not know
+    cdef int64_t held_bytes  # size of these
+
+    def __cinit__(self):
+        self.held = []
 
     def __dealloc__(self):
         free(self.extents)
 
     cdef int clear(self) except -1:
-        """Forget the reads of the last round, but not the events."""
+        """Forget the reads of the last round, but not the events and the held sources."""
         self.sources = []
         self.lanes = None
         self.count = 0
@@ -152,8 +160,12 @@ cdef class Round:
     cdef int split(self, uint8_t *base, Read *read, int64_t max_size) except -1:
         """Add the whole messages of a read to `extents`."""
         cdef int64_t size
+        cdef int stop
         read.first, read.stop = self.count, read.begin
-        while find_stop(base, read.stop, read.end, max_size, &size) == WHOLE:
+        while True:
+            stop = find_stop(base, read.stop, read.end, max_size, &size)
+            if stop != WHOLE:
+                break
             if self.count == self.capacity:
                 self.grow()
             self.extents[self.count].at, self.extents[self.count].size = read.stop, size
@@ -161,6 +173,7 @@ cdef class Round:
             self.count += 1
             read.stop += size
         read.count = self.count - read.first
+        read.is_special = stop != MORE or size > MIN_READ
         self.size += read.end - read.begin
         return 0
 
@@ -195,8 +208,8 @@ class StreamIntake(pure.StreamIntake):
         cdef int descriptor = epoll.fileno(), event_count, left_ms
         cdef int64_t offset_ms = now_ms - monotonic_us() // 1000  # the caller's clock minus the monotonic one
         cdef int64_t now_us, nap_us, publish_ms = lanes.publish_ms
-        cdef bint is_new_poll
-        cdef list counted_sources = [], leftovers  # `counted_sources`: the sources with a `received` above 0
+        cdef bint is_new_poll, must_return
+        cdef list counted_sources = []  # the sources with a `received` above 0
         read_wait_limits(lanes, batch)
         left_ms = longest_wait_ms(limits, until_ms, now_ms)
         attach(lanes._slab, &memory)
@@ -217,11 +230,12 @@ class StreamIntake(pure.StreamIntake):
                 now_ms = now_us // 1000 + offset_ms
                 read_ready(self, served, event_count, is_new_poll, &memory, &buffer)
                 if not served.sources:
-                    return pure.StreamIntakeResult([], None, served.unhandled_events)
+                    return result_of(self, served)
                 if not have_room(self, served):
                     rewind_reads(served)
-                    return pure.StreamIntakeResult(stop_serving(self, served, &buffer), None, served.unhandled_events)
-                leftovers = stop_serving(self, served, &buffer)
+                    hold_rests(served, &buffer)
+                    return result_of(self, served)
+                must_return = hold_rests(served, &buffer)
                 rate.add(served.count, served.size)
                 if served.count:
                     round_lanes = lanes if served.lanes is None else served.lanes
@@ -229,15 +243,14 @@ class StreamIntake(pure.StreamIntake):
                     round_batch.wall_offset_ms = batch.wall_offset_ms  # nothing else updates it in an attempt's lanes
                     append_round(round_lanes, round_batch, served, &memory, &buffer, self._row._at, now_ms)
                     if round_batch.rejections or round_batch.no_room or round_lanes.has_replaced:
-                        uncounted = uncounted_batch(served, round_batch)
-                        return pure.StreamIntakeResult(leftovers, uncounted, served.unhandled_events)
+                        return result_of(self, served, uncounted_batch(served, round_batch))
                     count_round(self, round_batch, served, &memory, counted_sources)
                 if batch.are_limits_stale:
                     read_wait_limits(lanes, batch)
                     publish_ms = lanes.publish_ms
                 left_ms = longest_wait_ms(limits, until_ms, now_ms)
-                if leftovers or served.unhandled_events or now_ms >= publish_ms or not left_ms:
-                    return pure.StreamIntakeResult(leftovers, None, served.unhandled_events)
+                if must_return or served.unhandled_events or now_ms >= publish_ms or not left_ms:
+                    return result_of(self, served)
                 nap_us = 0 if served.unread else rate.nap_us(now_us, <int64_t>left_ms * 1000)
                 if nap_us:
                     sleep_us(nap_us)
@@ -308,26 +321,50 @@ cdef bint have_room(intake, Round served) except -1:
 
 
 cdef void rewind_reads(Round served):
-    """Move the `stop` of each read to its `begin`, so that `stop_serving` returns all bytes of the round."""
+    """Move the `stop` of each read to its `begin`, so that `hold_rests` holds all bytes of the round."""
     cdef int index
     for index in range(len(served.sources)):
         served.reads[index].stop = served.reads[index].begin
 
 
-cdef list stop_serving(intake, Round served, Py_buffer *buffer):
-    """Stop serving the sources with bytes behind `stop`, or with an `incomplete`; return each with its bytes there."""
-    cdef list found = []
+cdef bint hold_rests(Round served, Py_buffer *buffer) except -1:
+    """Keep the bytes behind the `stop` of each read as the `incomplete` of its source, for the next rounds.
+
+    Return True if the caller of the intake must handle them before the next round.
+    """
     cdef uint8_t *base = <uint8_t *>buffer.buf
     cdef Read *read
     cdef StreamSource source
+    cdef bytes rest
+    cdef bint must_return = False
     cdef int index
     for index in range(len(served.sources)):
         read = &served.reads[index]
         source = served.sources[index]
-        if read.stop < read.end or source.incomplete:
-            intake.discard(source.socket.fileno())
-            found.append((source, (<char *>base)[read.stop : read.end]))
-    return found
+        if read.stop == read.end and not source.incomplete:
+            continue
+        rest = (<char *>base)[read.stop : read.end]
+        if not source.is_held:
+            source.is_held = True
+            served.held.append(source)
+        else:
+            served.held_bytes -= len(source.incomplete)
+        served.held_bytes += len(rest)
+        source.incomplete = rest
+        must_return = must_return or read.is_special
+    return must_return or served.held_bytes > MAX_HELD_BYTES
+
+
+cdef object result_of(intake, Round served, uncounted=None):
+    """Return the result of `run`, and stop serving the held sources."""
+    cdef StreamSource source
+    cdef list leftovers = []
+    for source in served.held:
+        source.is_held = False
+        intake.discard(source.socket.fileno())
+        leftovers.append((source, source.incomplete))
+    served.held, served.held_bytes = [], 0
+    return pure.StreamIntakeResult(leftovers, uncounted, served.unhandled_events)
 
 
 cdef int append_round(

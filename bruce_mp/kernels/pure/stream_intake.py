@@ -176,6 +176,8 @@ class StreamIntake:
         The call may wait for data until `until_ms`, because a return after each round would cost more CPU.  It returns
         earlier if the lanes' `next_due_ms` or `publish_ms` has come.  It does not wait if `next_due_ms` is None.  While
         messages come fast, it takes a nap before the next round, unless some sources of the last poll are still unread.
+        The beginning of a message stays in the intake until the next round.  The intake returns it earlier if the
+        message is longer than `MIN_READ`, or if the intake keeps too many bytes.
         The pure kernel serves only one round, and waits only in a nap before this round.
         """
         if not self._unread:
