@@ -1,10 +1,9 @@
-"""Client of the daemon's datagram socket: one `sendto()` for each message, no thread and no reply.
+"""Client of the daemon's datagram socket: one system call for each message, no thread and no reply.
 
-* The client's socket is not connected. The kernel delivers each datagram to the process that is bound to the path at
-  that moment, so a client survives restarts of the daemon.
-* If the daemon's queue is full, the client waits on a second socket, which is connected: on the first one, Python's
-  blocking send would spin, because poll() always reports an unconnected socket as writable. Calls on the first socket
-  never block, so threads hold a lock only briefly.
+* The client survives restarts of the daemon: if the sender's connected socket refuses a message, the client sends it to
+  the path, that is, to the process that is bound to the path at that moment.
+* If the daemon's queue is full, the client waits on a second socket. Calls on the first socket never block, so threads
+  hold a lock only briefly.
 * A sent datagram is in the queue of the daemon's socket. The client cannot learn if the daemon accepts it.
 """
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -32,6 +33,10 @@ pytestmark = pytest.mark.usefixtures("client_kernels")
 
 def receive(daemon: socket.socket) -> Message | Rejection:
     return parse_message(daemon.recv(1 << 20))
+
+
+def has_data(opened: socket.socket) -> bool:
+    return bool(select.select([opened], [], [], 0)[0])
 
 
 def fill(path: Path) -> None:
@@ -72,6 +77,32 @@ def test_the_client_survives_a_daemon_restart(daemon: socket.socket, path: Path)
             restarted.bind(str(path))
             client.send("t", b"4")
             assert restarted.recv(100).endswith(b"4")
+
+
+def test_a_socket_of_a_restarted_daemon_gets_the_next_message(daemon: socket.socket, path: Path) -> None:
+    with DatagramClient(path) as client:
+        for restart in range(3):
+            client.send("t", b"%d" % restart)
+            assert daemon.recv(100).endswith(b"%d" % restart)
+            daemon.close()
+            path.unlink()
+            daemon = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+            daemon.bind(str(path))
+    daemon.close()
+
+
+def test_the_path_is_looked_up_again_while_the_old_socket_is_still_open(daemon: socket.socket, path: Path) -> None:
+    with DatagramClient(path) as client, socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as other:
+        client.send("t", b"old")
+        path.unlink()
+        other.bind(str(path))
+        other.setblocking(False)
+        deadline = time.monotonic() + 10
+        while not has_data(other):
+            assert time.monotonic() < deadline, "all messages went to the socket that had the path before"
+            client.send("t", b"new")
+            time.sleep(0.3)
+        assert other.recv(100).endswith(b"new")
 
 
 @pytest.mark.process

@@ -1,8 +1,9 @@
-/* Datagram client: one sendto() for each message.
+/* Datagram client: one send() for each message.
  *
- * The socket has no name and is not connected, so each datagram goes to the present owner of the path, and a restart of
- * the daemon goes unnoticed.  Parent and child may share the socket after a fork, because datagrams are atomic; only the
- * counts start again. */
+ * The socket is connected, because the kernel needs twice the time to look up the path for each message.  A restart of
+ * the daemon goes unnoticed: if the daemon has closed its socket, the message goes to the present owner of the path; and
+ * the client connects again each second, in case the path has another owner although the old socket is still open.
+ * Parent and child may share the socket after a fork, because datagrams are atomic; only the counts start again. */
 
 #include "internal.h"
 
@@ -10,12 +11,16 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <sys/socket.h>
+#include <time.h>
 #include <unistd.h>
+
+#define NEVER (-1)
 
 struct bruce_datagram {
     int socket;
     size_t max_message;
     struct sockaddr_un daemon;
+    atomic_long connected_in; /* second of the monotonic clock; NEVER: the socket is not connected */
     atomic_uint generation;
     atomic_uint_fast64_t sent, sent_bytes, invalid;
     atomic_uint_fast64_t refused_by[BRUCE_MAX_ERRNO];
@@ -41,6 +46,7 @@ int bruce_datagram_open(bruce_datagram **client, const char *path, const bruce_d
     if (!options)
         options = &defaults;
     opened->max_message = options->max_message ? options->max_message : BRUCE_MAX_DATAGRAM;
+    atomic_init(&opened->connected_in, NEVER);
     atomic_init(&opened->generation, bruce_fork_generation());
     error = bruce_set_path(&opened->daemon, path);
     if (!error && (opened->socket = open_socket(options->send_buffer)) < 0)
@@ -71,6 +77,39 @@ static int count_refused(bruce_datagram *client, int error)
     return error;
 }
 
+/* Connect the socket once a second; return true if it is connected. */
+static bool is_connected(bruce_datagram *client)
+{
+    struct timespec now;
+
+    clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
+    if (atomic_load(&client->connected_in) == now.tv_sec)
+        return true;
+    if (connect(client->socket, (const struct sockaddr *)&client->daemon, sizeof client->daemon) < 0)
+        return false;
+    atomic_store(&client->connected_in, now.tv_sec);
+    return true;
+}
+
+static bool is_closed_socket(int error)
+{
+    return error == ECONNREFUSED || error == ENOTCONN || error == ECONNRESET || error == EPIPE;
+}
+
+static ssize_t send_to_daemon(bruce_datagram *client, const void *message, size_t size)
+{
+    const int flags = MSG_DONTWAIT | MSG_NOSIGNAL;
+
+    if (is_connected(client)) {
+        ssize_t done = send(client->socket, message, size, flags);
+
+        if (done >= 0 || !is_closed_socket(errno))
+            return done;
+        atomic_store(&client->connected_in, NEVER);
+    }
+    return sendto(client->socket, message, size, flags, (const struct sockaddr *)&client->daemon, sizeof client->daemon);
+}
+
 int bruce_datagram_send_encoded(bruce_datagram *client, const void *message, size_t size)
 {
     ssize_t done;
@@ -79,8 +118,7 @@ int bruce_datagram_send_encoded(bruce_datagram *client, const void *message, siz
     if (size > client->max_message)
         return count_refused(client, EMSGSIZE);
     do
-        done = sendto(client->socket, message, size, MSG_DONTWAIT | MSG_NOSIGNAL,
-                      (const struct sockaddr *)&client->daemon, sizeof client->daemon);
+        done = send_to_daemon(client, message, size);
     while (done < 0 && errno == EINTR);
     if (done < 0)
         return count_refused(client, errno);

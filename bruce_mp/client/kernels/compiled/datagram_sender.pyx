@@ -3,10 +3,12 @@
 It does not release the GIL, because the call does not wait and other threads share the buffer.
 """
 
+from libc.errno cimport EAGAIN, errno
 from libc.stdint cimport uint8_t, uint64_t
 from libc.string cimport memcpy, memset
 
 from cpython.mem cimport PyMem_Free, PyMem_Malloc
+from posix.time cimport clock_gettime, timespec
 
 from bruce_mp.client.kernels.compiled.fields cimport *
 
@@ -18,18 +20,23 @@ cdef extern from "<sys/socket.h>" nogil:
     ctypedef unsigned int socklen_t
     struct sockaddr:
         pass
-    Py_ssize_t sendto(int, const void *, size_t, int, const sockaddr *, socklen_t)
+    int connect(int, const sockaddr *, socklen_t)
+    Py_ssize_t send(int, const void *, size_t, int)
 
 cdef extern from "<sys/un.h>" nogil:
     struct sockaddr_un:
         unsigned short sun_family
         char sun_path[108]
 
+cdef extern from "<time.h>" nogil:
+    enum: CLOCK_MONOTONIC_COARSE
+
 cdef extern from "<stddef.h>":
     size_t PATH_OFFSET "offsetof(struct sockaddr_un, sun_path)"
 
 cdef enum:
     CLOSED = -1
+    NEVER = -1
     LARGEST_BUFFER = 1 << 20   # in bytes; a larger message takes the slow path, so that a client needs little memory
 
 
@@ -40,6 +47,7 @@ cdef class DatagramSender:
     cdef uint8_t *buffer
     cdef sockaddr_un daemon
     cdef socklen_t daemon_size
+    cdef long connected_in   # second of the monotonic clock; NEVER = the socket is not connected
 
     def __init__(self, lock, opened, path, Py_ssize_t max_message):
         name = os.fsencode(path)
@@ -54,6 +62,7 @@ cdef class DatagramSender:
         self.buffer = <uint8_t *>PyMem_Malloc(self.capacity)
         if self.buffer == NULL:
             raise MemoryError
+        self.connected_in = NEVER
         self.descriptor = opened.fileno()
 
     def __dealloc__(self):
@@ -66,15 +75,26 @@ cdef class DatagramSender:
         if fields.size > self.capacity or self.descriptor == CLOSED:
             return False
         write_fields(&fields, self.buffer)
-        if self.send(fields.size) < 0:
+        if not self.is_connected():
+            return False
+        if send(self.descriptor, self.buffer, fields.size, MSG_DONTWAIT) < 0:
+            if errno != EAGAIN:
+                self.connected_in = NEVER
             return False
         self.sent += 1
         self.sent_bytes += fields.size
         return True
 
-    cdef Py_ssize_t send(self, Py_ssize_t size) noexcept:
-        cdef const sockaddr *daemon = <const sockaddr *>&self.daemon
-        return sendto(self.descriptor, self.buffer, size, MSG_DONTWAIT, daemon, self.daemon_size)
+    cdef bint is_connected(self) noexcept:
+        """Connect the socket once a second; return True if it is connected."""
+        cdef timespec now
+        clock_gettime(CLOCK_MONOTONIC_COARSE, &now)
+        if self.connected_in == now.tv_sec:
+            return True
+        if connect(self.descriptor, <const sockaddr *>&self.daemon, self.daemon_size) < 0:
+            return False
+        self.connected_in = now.tv_sec
+        return True
 
     def count(self, Py_ssize_t size):
         self.sent += 1

@@ -1,9 +1,10 @@
-"""The sender of a datagram client: one `sendto()` for each message, and counts of the sent messages."""
+"""The sender of a datagram client: one `send()` for each message, and counts of the sent messages."""
 
 from __future__ import annotations
 
 import socket
-from typing import TYPE_CHECKING
+import time
+from typing import TYPE_CHECKING, Final
 
 from bruce_mp.client.kernels.fields import encode_fields
 
@@ -16,12 +17,18 @@ if TYPE_CHECKING:
 __all__ = ["DatagramSender"]
 
 
+_NEVER: Final = -1
+
+
 class DatagramSender:
-    """Sends datagrams from an unconnected socket to the process that is bound to `path` at that moment.
+    """Sends datagrams to the process that is bound to `path`.
+
+    The sender connects the socket, because the kernel needs twice the time to look up the path for each message.  It
+    connects again each second, in case the path has another owner although the old socket is still open.
 
     Args:
         lock: held during each call, so that no thread sends from a closed descriptor.
-        opened: the unconnected socket; the caller closes it after `close()`.
+        opened: the socket; the caller closes it after `close()`.
         path: the path of the daemon's socket, at most 107 bytes.
         max_message: size in bytes of the largest message that `accept` sends.
     """
@@ -31,6 +38,8 @@ class DatagramSender:
         self._socket: socket.socket | None = opened
         self._path = path
         self._max_message = max_message
+        self._connected_in = _NEVER
+        """Second of the monotonic clock in which the socket was connected; `_NEVER` = it is not connected."""
         self.sent = 0
         self.sent_bytes = 0
 
@@ -45,17 +54,31 @@ class DatagramSender:
         headers: Sequence[HeaderInput],
         keep_empty: bool,
     ) -> bool:
-        """Encode and send a message without waiting, and return True if the kernel accepted it."""
+        """Encode and send a message without waiting, and return True if the kernel accepted it.
+
+        If not, the caller may send the message to the path, whose owner may have changed.
+        """
         message = encode_fields(topic, value, key, partition_key, timestamp_ms, headers, keep_empty)
         with self._lock:
             if len(message) > self._max_message or self._socket is None:
                 return False
             try:
-                self._socket.sendto(message, socket.MSG_DONTWAIT, self._path)
+                self._connect(self._socket)
+                self._socket.send(message, socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                return False
             except OSError:
+                self._connected_in = _NEVER
                 return False
             self.count(len(message))
         return True
+
+    def _connect(self, opened: socket.socket) -> None:
+        """Connect the socket once a second."""
+        second = int(time.monotonic())
+        if self._connected_in != second:
+            opened.connect(self._path)
+            self._connected_in = second
 
     def count(self, size: int) -> None:
         """Count a message of `size` bytes that the caller has sent itself."""
