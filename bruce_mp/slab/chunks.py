@@ -166,12 +166,12 @@ class ChunkPool:
 
     def _claim_shares_for_span(self, span: int) -> bool:
         """Claim the free shares that complete the first possible span; return False if there is none."""
-        free = self._shares.free_shares
-        first = self._free.search_with([self._shares.chunks_of(share) for share in free], span)
+        free = list(self._shares.free_runs)
+        first = self._free.search_with(map(self._shares.chunks_of_run, free), span)
         if first is None:
             return False
-        last = first + span - 1
-        wanted = [share for share in free if first // self._shares.size <= share <= last // self._shares.size]
+        crossed = range(first // self._shares.size, (first + span - 1) // self._shares.size + 1)
+        wanted = [share for run in free for share in run if share in crossed]
         if not wanted or not self._shares.claim(wanted):
             return False
         for share in wanted:

@@ -8,7 +8,10 @@ the last one ended.
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 __all__ = ["FreeChunks"]
 
@@ -90,13 +93,20 @@ class FreeChunks:
         self._search_from = found
         return found
 
-    def search_with(self, shares: list[range], span: int) -> int | None:
-        """Return the first chunk of a span that is free if this input claims all these shares; None if none is."""
-        used = bytearray(self._used)
-        for chunks in shares:
-            used[chunks.start : chunks.stop] = bytes(len(chunks))
-        found = used.find(bytes(span))
-        return None if found < 0 else found
+    def search_with(self, unclaimed: Iterable[range], span: int) -> int | None:
+        """Return the first chunk of a span that is free if this input claims free shares; None if there is none.
+
+        `unclaimed` has the chunks of all free shares, those of neighboring shares in one range, in ascending order.
+        Without further shares, this input must have no such span.
+        """
+        first = end = 0  # of the present range, together with the free chunks before it
+        for chunks in unclaimed:
+            first = self._used.rfind(1, end, chunks.start) + 1 or first  # 0: all chunks since the last range are free
+            end = chunks.stop
+            next_used = self._used.find(1, end)
+            if (len(self._used) if next_used < 0 else next_used) - first >= span:
+                return first
+        return None
 
     def count_spans(self, span: int, limit: int) -> int:
         """Count the disjoint spans of `span` neighboring free chunks, up to `limit`."""

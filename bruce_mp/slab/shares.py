@@ -113,8 +113,18 @@ class Shares:
         )
 
     @property
-    def free_shares(self) -> list[int]:
-        return [share for share, owner in enumerate(self._table.tolist()) if not owner]
+    def free_runs(self) -> Iterator[range]:
+        """Yield the neighboring free shares, in ascending order."""
+        table = bytes(self._table)
+        first = table.find(0)
+        while first >= 0:
+            stop = self.count - len(table[first:].lstrip(b"\0"))
+            yield range(first, stop)
+            first = table.find(0, stop)
+
+    def chunks_of_run(self, run: range) -> range:
+        """Return the chunks of neighboring shares."""
+        return range(run.start * self.size, self.chunks_of(run[-1]).stop)
 
     def claim_one(self) -> int | None:
         """Claim the first free share and return it; return None if this input may claim none."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
@@ -109,3 +111,25 @@ def test_a_release_that_joins_chunks_to_an_absent_length_ends_the_absence(varian
             free.release(chunk, 1)
             found.append(free.next_span(3))
         assert found == [None, None, absent[0]]
+
+
+@of_both_variants
+@pytest.mark.parametrize("seed", range(20))
+def test_unclaimed_shares_complete_the_first_possible_span(variant: str, seed: int) -> None:
+    draw, share, span = random.Random(seed), 4, 6
+    free = all_free(64, variant)
+    for chunk in range(64):
+        if draw.random() < 0.3:
+            free.use(chunk, 1)
+    for chunk in range(64 - span + 1):  # this input has no such span
+        if not any(free._used[chunk : chunk + span]):
+            free.use(chunk, 1)
+    unclaimed = [number for number in range(16) if draw.random() < 0.4]
+    possible = bytearray(free._used)
+    for number in unclaimed:
+        possible[number * share : number * share + share] = bytes(share)
+        free._used[number * share : number * share + share] = b"\1" * share
+    runs = [[number for _, number in run] for _, run in groupby(enumerate(unclaimed), lambda each: each[1] - each[0])]
+    ranges = [range(run[0] * share, run[-1] * share + share) for run in runs]
+    found = possible.find(bytes(span))
+    assert free.search_with(ranges, span) == (None if found < 0 else found)
