@@ -343,8 +343,11 @@ class Dispatcher:
             self._continue_queue(queue, now)
 
     def on_acks(self, batches: Sequence[BuiltBatch], acks: Sequence[PartitionAck], now: float) -> bool:
-        """Apply a response, which has one ack for each batch, in order; return True if an ack has an error."""
-        failed = [(batch, ack) for batch, ack in zip(batches, acks, strict=True) if ack.error]
+        """Apply a response; return True if an ack has an error.
+
+        `acks` has one ack for each batch, in order; it may be empty if none has an error.
+        """
+        failed = [(batch, ack) for batch, ack in zip(batches, acks, strict=True) if ack.error] if acks else []
         good = [batch for batch, ack in zip(batches, acks, strict=True) if not ack.error] if failed else batches
         self._responses.on_accepted(good)
         queues, flowing = self._queues, QueueState.FLOWING

@@ -42,7 +42,7 @@ class BatchEncoder:
         """The producer id of the current `encode` call."""
 
     def encode_uncompressed(
-        self, names: Sequence[bytes], batches: Sequence[BuiltBatch], capabilities: BrokerCapabilities
+        self, names: list[bytes], batches: Sequence[BuiltBatch], capabilities: BrokerCapabilities
     ) -> EncodedTopics | None:
         """Encode all batches of a request by one kernel call, without compression; `names` has the topic of each batch.
 
@@ -66,7 +66,7 @@ class BatchEncoder:
         self._row.add(Counter.SerializeMsgSet, len(batches))
         self._row.add(Counter.SerializeMsg, sum([segment.records for batch in batches for segment in batch.segments]))
         self._row.add(Counter.MsgSetCompressionNo, len(batches))
-        return EncodedTopics(buffers, [(name, batch.partition) for name, batch in zip(names, batches, strict=True)])
+        return EncodedTopics(buffers, names, [batch.partition for batch in batches])
 
     def encode(
         self, batches: Sequence[tuple[bytes, BuiltBatch]], capabilities: BrokerCapabilities

@@ -6,6 +6,7 @@ import logging
 import time
 from typing import TYPE_CHECKING, Final
 
+from bruce_mp import kernels
 from bruce_mp.dispatcher.connection_status import ConnectionStatus
 from bruce_mp.dispatcher.core import PAUSE_REPEAT_S
 from bruce_mp.errors import RemoteProtocolError, SlabError
@@ -205,7 +206,9 @@ class ProduceSession:
             return
         self._copy_for_debugging(CopyTarget.MSG_SEND, batches)
         acks, timeout_ms = self._config.kafka.required_acks, self._config.kafka.replication_timeout_ms
-        request = self._socket.connection.request_produce(data, time.monotonic(), acks=acks, timeout_ms=timeout_ms)
+        request = self._socket.connection.request_produce(
+            data, time.monotonic(), acks=acks, timeout_ms=timeout_ms, read_accepted=kernels.read_accepted
+        )
         self._row.add(Counter.SerializeProduceRequest)
         self._row.add(Counter.SendProduceRequestOk)
         if acks == 0:
@@ -307,7 +310,7 @@ class ProduceSession:
         self._apply_throttle(response)
         acks = response.acks
         if self._tap.is_active:
-            good = [batch for batch, ack in zip(batches, acks, strict=True) if not ack.error]
+            good = [batch for batch, ack in zip(batches, acks, strict=True) if not ack.error] if acks else batches
             self._copy_for_debugging(CopyTarget.MSG_GOT_ACK, good)
         if self._core.on_acks(batches, acks, time.monotonic()):
             self._schedule_repeat()

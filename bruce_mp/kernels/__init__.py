@@ -14,6 +14,7 @@ same names.  The same tests run on both variants.  `CHOICE` tells which variant 
     segments        claims segments, writes their partitions and sequence numbers, and splits segments
     inspect         reads run headers, timestamps and messages
     counts          counts records by state, and the outcomes of stream clients' messages
+    acks            reads produce responses without errors
     encode          encodes segments as record batches (`message_set`: as a message set)
     wait_times      sums the waiting times of messages
 
@@ -44,6 +45,7 @@ from bruce_mp.kernels.pure.wait_times import WaitTimes
 CHOICE: Final[KernelChoice] = choose("bruce_mp.kernels", Path(__file__).parent)
 
 if TYPE_CHECKING or not CHOICE.compiled:  # type checkers check both variants against the pure one
+    from bruce_mp.kernels.pure.acks import read_accepted
     from bruce_mp.kernels.pure.arrival_rate import ArrivalRate
     from bruce_mp.kernels.pure.chunks import ChunkPool
     from bruce_mp.kernels.pure.counts import count_outcomes, count_states
@@ -65,6 +67,7 @@ if TYPE_CHECKING or not CHOICE.compiled:  # type checkers check both variants ag
     from bruce_mp.kernels.pure.stream_intake import StreamIntake, StreamSource, split_stream
     from bruce_mp.kernels.pure.wait_times import wait_times
 else:
+    from bruce_mp.kernels.compiled.acks import read_accepted
     from bruce_mp.kernels.compiled.arrival_rate import ArrivalRate
     from bruce_mp.kernels.compiled.chunks import ChunkPool
     from bruce_mp.kernels.compiled.counts import count_outcomes, count_states
@@ -127,6 +130,7 @@ __all__ = [
     "group_by_partition",
     "messages",
     "produce_topics",
+    "read_accepted",
     "read_headers",
     "record_batch",
     "split_at",

@@ -87,10 +87,11 @@ def states(slab: Slab, batches: Sequence[BuiltBatch]) -> list[set[int]]:
     ]
 
 
-def test_a_response_is_settled_in_one_transaction(slab: Slab, dispatcher: Dispatcher) -> None:
+@pytest.mark.parametrize("has_acks", [True, False])
+def test_a_response_is_settled_in_one_transaction(slab: Slab, dispatcher: Dispatcher, *, has_acks: bool) -> None:
     batches = send(slab, dispatcher, 2, 3)
     version = ProcessRow(slab, DISPATCHER_ROW).version
-    dispatcher.on_acks(batches, acks(batches), 0.0)
+    assert not dispatcher.on_acks(batches, acks(batches) if has_acks else [], 0.0)
     assert ProcessRow(slab, DISPATCHER_ROW).version == version + 2
     assert states(slab, batches) == [{RunState.DELIVERED}] * 6
     assert count_books(slab).delivered == 6 * 5

@@ -61,7 +61,7 @@ def test_all_batches_of_a_request_are_encoded_as_each_by_itself(slab: Slab) -> N
     encoder = plain_encoder(slab)
     found = encoder.encode_uncompressed([b"t1", b"t2"], batches, capabilities)
     assert found is not None
-    assert found.partitions == [(b"t1", 0), (b"t2", 1)]
+    assert (found.names, found.partitions) == ([b"t1", b"t2"], [0, 1])
     counters = ProcessRow(slab, DISPATCHER_ROW).counters
     assert counters[Counter.SerializeMsgSet] == counters[Counter.MsgSetCompressionNo] == 2
     assert counters[Counter.SerializeMsg] == 2 + 3

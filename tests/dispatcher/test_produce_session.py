@@ -244,8 +244,8 @@ def test_the_throttle_time_of_a_response_is_obeyed_up_to_a_minute(
     assert waited_s == pytest.approx(expected_s or 0, abs=1)
 
 
-@pytest.mark.parametrize("error", [0, NOT_LEADER])
-def test_only_accepted_batches_are_copied_as_acknowledged(slab: Slab, error: int) -> None:
+@pytest.mark.parametrize("error", [None, 0, NOT_LEADER])
+def test_only_accepted_batches_are_copied_as_acknowledged(slab: Slab, error: int | None) -> None:
     copied: list[CopyTarget] = []
     core = synced_dispatcher(slab)
     tap = SimpleNamespace(is_active=True, copy=lambda target, *_: copied.append(target))
@@ -253,5 +253,6 @@ def test_only_accepted_batches_are_copied_as_acknowledged(slab: Slab, error: int
     core.on_connected(broker_deduplicates=True)
     assign(slab, core, [[RECORD]])
     session._requests[1] = core.next_request(0, 0.0)
-    session._on_event(ProduceAcked(1, ProduceResponse((PartitionAck(b"t1", 0, error),))))
+    acks = () if error is None else (PartitionAck(b"t1", 0, error),)
+    session._on_event(ProduceAcked(1, ProduceResponse(acks)))
     assert copied == ([] if error else [CopyTarget.MSG_GOT_ACK])

@@ -27,7 +27,7 @@ from __future__ import annotations
 
 from collections import deque
 from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias, TypeVar
 
 from msgspec.structs import replace
 
@@ -50,7 +50,7 @@ from bruce_mp.protocol.kafka.connection_events import (
     FailureCause,
 )
 from bruce_mp.protocol.kafka.frames import DEFAULT_MAX_FRAME, MIN_FRAME, FrameReader
-from bruce_mp.protocol.kafka.kafka_types import EncodedTopics
+from bruce_mp.protocol.kafka.kafka_types import EncodedTopics, ProduceResponse
 from bruce_mp.protocol.kafka.login import Login
 from bruce_mp.protocol.kafka.produce_request import encode_produce
 from bruce_mp.protocol.kafka.produce_response import decode_produce
@@ -65,12 +65,15 @@ from bruce_mp.protocol.kafka.version_negotiation import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from bruce_mp.protocol.kafka.kafka_types import PartitionData, ProduceResponse
+    from bruce_mp.protocol.kafka.kafka_types import PartitionData
     from bruce_mp.protocol.kafka.sasl import Mechanism
 
 __all__ = ["BrokerConnection"]
 
 T = TypeVar("T")
+
+AcceptedReader: TypeAlias = "Callable[[bytes, int, list[bytes], list[int]], int | None]"
+"""A fast reader of responses that accept all batches, such as `kernels.read_accepted`, which has the parameters."""
 
 CORRELATION_ID_MASK: Final = 0x7FFFFFFF
 DEFAULT_TIMEOUT_S: Final = 60.0
@@ -221,24 +224,29 @@ class BrokerConnection:
 
     # --- requests -----------------------------------------------------------------------------------------------------
     def request_produce(
-        self, data: Sequence[PartitionData] | EncodedTopics, now: float, *, acks: int, timeout_ms: int
+        self,
+        data: Sequence[PartitionData] | EncodedTopics,
+        now: float,
+        *,
+        acks: int,
+        timeout_ms: int,
+        read_accepted: AcceptedReader | None = None,
     ) -> EncodedRequest:
         """Return a request to append batches, one for each partition.
 
-        ProduceAcked reports the response; with `acks` 0 there is none.  `encode_produce` describes the parameters and
-        the errors.
+        ProduceAcked reports the response; with `acks` 0 there is none.  If `read_accepted` can read the response, the
+        event has no acks.  `encode_produce` describes the other parameters and the errors.
         """
         self._step(ConnectionStep.SEND)
         version, correlation_id = self.capabilities.produce_version, self._next_id()
         buffers = encode_produce(version, correlation_id, self._client_id, data, acks=acks, timeout_ms=timeout_ms)
         if acks != 0:
             if isinstance(data, EncodedTopics):
-                expected = data.partitions
+                names, partitions = data.names, data.partitions
             else:
-                expected = [(item.topic, item.partition) for item in data]
-            self._expect_owner_response(
-                correlation_id, now, ev.ProduceAcked, partial(_decode_in_order, version, expected)
-            )
+                names, partitions = [item.topic for item in data], [item.partition for item in data]
+            decode = partial(_decode_in_order, version, names, partitions, read_accepted)
+            self._expect_owner_response(correlation_id, now, ev.ProduceAcked, decode)
         return EncodedRequest(correlation_id, buffers)
 
     def request_metadata(
@@ -462,11 +470,14 @@ class BrokerConnection:
         return [ev.Failed(RemoteProtocolError(f"Broker {self._broker} {text}{hint}"), cause, unanswered)]
 
 
-def _decode_in_order(version: int, expected: list[tuple[bytes, int]], frame: bytes) -> ProduceResponse:
+def _decode_in_order(
+    version: int, names: list[bytes], partitions: list[int], read_accepted: AcceptedReader | None, frame: bytes
+) -> ProduceResponse:
     """Return the produce response with its acks in the order of the request."""
-    response = decode_produce(frame, version)
-    if [(ack.topic, ack.partition) for ack in response.acks] == expected:  # nearly always
-        return response
+    throttle_ms = None if read_accepted is None else read_accepted(frame, version, names, partitions)
+    if throttle_ms is not None:  # nearly always
+        return ProduceResponse((), throttle_ms)
+    response, expected = decode_produce(frame, version), list(zip(names, partitions, strict=True))
     acks = {(ack.topic, ack.partition): ack for ack in response.acks}
     if len(response.acks) != len(expected) or acks.keys() != set(expected):
         differing = sorted(acks.keys() ^ set(expected)) or sorted(acks)

@@ -147,7 +147,7 @@ class LoggedIn(Struct, frozen=True):
 
 
 class ProduceAcked(Struct, frozen=True):
-    """A produce response: one ack for each partition of the request, in the request's order."""
+    """A produce response: one ack for each partition of the request, in the request's order, or none: see `acks`."""
 
     correlation_id: int
     response: ProduceResponse

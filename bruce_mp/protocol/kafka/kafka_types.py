@@ -136,10 +136,11 @@ class PartitionData(Struct, frozen=True):
 
 
 class EncodedTopics(Struct, frozen=True):
-    """The topics of a produce request, encoded in `buffers`; `partitions` has the (topic, partition) of each batch."""
+    """The topics of a produce request, encoded in `buffers`; batch i is for partition `partitions[i]` of `names[i]`."""
 
     buffers: list[bytes]
-    partitions: list[tuple[bytes, int]]
+    names: list[bytes]
+    partitions: list[int]
 
 
 class PartitionAck(Struct, frozen=True):
@@ -162,7 +163,10 @@ class PartitionAck(Struct, frozen=True):
 
 
 class ProduceResponse(Struct, frozen=True):
-    """The response to Produce; `endpoints` has the addresses of the leaders that the acks name, by broker id."""
+    """The response to Produce; `endpoints` has the addresses of the leaders that the acks name, by broker id.
+
+    `acks` may be empty if no ack has an error: see `BrokerConnection.request_produce`.
+    """
 
     acks: tuple[PartitionAck, ...]
     throttle_ms: int = 0

@@ -283,6 +283,25 @@ def test_error_acks_are_returned_to_the_caller() -> None:
     assert event.response.acks[0].error == 6
 
 
+@pytest.mark.parametrize(("throttle_ms", "ack_count"), [(None, 1), (0, 0), (30, 0)])
+def test_a_response_without_errors_has_no_acks_if_the_fast_reader_reads_it(
+    throttle_ms: int | None, ack_count: int
+) -> None:
+    asked: list[tuple[bytes, int, list[bytes], list[int]]] = []
+
+    def read_accepted(*arguments: Any) -> int | None:
+        asked.append(arguments)
+        return throttle_ms
+
+    connection = ready()
+    sent = connection.request_produce([BATCH], 0.0, acks=-1, timeout_ms=1000, read_accepted=read_accepted)
+    data = acks(sent.correlation_id, ("t", 0))
+    (event,) = connection.receive(data, 1.0)
+    assert isinstance(event, ProduceAcked)
+    assert (len(event.response.acks), event.response.throttle_ms) == (ack_count, throttle_ms or 0)
+    assert asked == [(data[4:], 9, [b"t"], [0])]
+
+
 def test_metadata_is_requested_and_received() -> None:
     connection = ready()
     sent = connection.request_metadata(None, 0.0)
