@@ -33,15 +33,15 @@ from bruce_mp.dispatcher.refused_records import describe, restamp
 from bruce_mp.errors import DiscardReason, SlabError
 from bruce_mp.pipeline.corruption import is_undamaged, quarantine, without_damaged
 from bruce_mp.protocol.kafka.error_actions import ERROR_TABLE, Action, ErrorRow, error_row
-from bruce_mp.slab.layout import FLAG_AFTER_GAP, FLAG_IN_DOUBT, RunState
+from bruce_mp.slab.layout import FLAG_AFTER_GAP, FLAG_IN_DOUBT
 from bruce_mp.slab.rows import MAX_SETTLED_SEGMENTS
 from bruce_mp.telemetry.clock import steady_ms
 from bruce_mp.telemetry.counters import Counter, response_counter
-from bruce_mp.telemetry.latency_histogram import BOUNDS_MS, increments_of
-from bruce_mp.telemetry.traffic import TrafficSums
+from bruce_mp.telemetry.latency_histogram import BOUNDS_MS
+from bruce_mp.telemetry.traffic import MAX_TOPICS, TrafficSums
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Sequence
 
     from bruce_mp.discards.reporter import DiscardReporter
     from bruce_mp.dispatcher.queues import PartitionQueue
@@ -86,7 +86,9 @@ class ResponseHandler:
         self._topics = topics
         self.retry_limit = retry_limit
         self.partition_errors = PartitionErrors(steady_ms)
-        self.traffic = TrafficSums()
+        counters = kernels.DeliveryCounters(Counter.MsgDelivered, Counter.AckDelayFirst, Counter.AckDelayMs)
+        self._deliveries = kernels.Deliveries(slab, row, topics, BOUNDS_MS, counters, max_topics=MAX_TOPICS)
+        self.traffic = TrafficSums(self._deliveries)
         self.uncompressed_partitions: set[tuple[bytes, int]] = set()
         """The (topic, partition) pairs for which the leader refuses compressed batches."""
 
@@ -102,29 +104,21 @@ class ResponseHandler:
 
     def settle(self, batches: Sequence[BuiltBatch]) -> None:
         """Settle batches as delivered; unlike `on_accepted`, count no response (with acks = 0 there is none)."""
-        for group in _transactions(batches):
+        while batches:
             try:
-                self._settle(group)
+                count = self._deliveries.settle(batches, steady_ms())
             except SlabError:
-                self._settle_undamaged(group)
-
-    def _settle(self, batches: Sequence[BuiltBatch]) -> None:
-        """Settle batches in one transaction; if a segment is damaged, settle nothing and raise SlabError."""
-        total, by_topic = kernels.wait_times(self._slab, batches, BOUNDS_MS, steady_ms())
-        # Read the names before the batches are settled: after that, the router may remove the topics.
-        names = self._topics.names_of(by_topic)
-        self._topics.clear_refusals(by_topic)  # the brokers accept these topics again
-        segments = [segment for batch in batches for segment in batch.segments]
-        increments = {Counter.MsgDelivered: total.message_count, **increments_of(total.delays, total.waited_ms)}
-        self._row.settle(segments, RunState.DELIVERED, 0, increments)  # 0 = no reason for a discard
-        self._row.add(Counter.ConnectorGotSuccessfulAck, len(batches))
-        self.traffic.add_delivered(zip(names, by_topic.values(), strict=True))
+                self._settle_undamaged(batches)
+                return
+            self._row.add(Counter.ConnectorGotSuccessfulAck, count)
+            batches = batches[count:]
 
     def _settle_undamaged(self, batches: Iterable[BuiltBatch]) -> None:
         for batch in batches:
             undamaged = without_damaged(self._slab, self._row, batch.segments)
             if undamaged:
-                self._settle([batch._replace(segments=tuple(undamaged))])
+                self._deliveries.settle([batch._replace(segments=tuple(undamaged))], steady_ms())
+                self._row.add(Counter.ConnectorGotSuccessfulAck)
 
     def apply_error(self, queue: PartitionQueue, batch: BuiltBatch, ack: PartitionAck, topic: bytes) -> None:
         """Apply the error table to a batch in flight with an error response, and to the batch's queue."""
@@ -414,17 +408,3 @@ def _log_error(batch: BuiltBatch, rule: ErrorRow, topic: bytes) -> None:
 
 def _decode(topic: bytes) -> str:
     return topic.decode("utf-8", "replace")
-
-
-def _transactions(batches: Iterable[BuiltBatch]) -> Iterator[list[BuiltBatch]]:
-    """Group batches, in order, so that each group has at most `MAX_SETTLED_SEGMENTS`; no single batch has more."""
-    group: list[BuiltBatch] = []
-    room = MAX_SETTLED_SEGMENTS
-    for batch in batches:
-        room -= len(batch.segments)
-        if room < 0 and group:
-            yield group
-            group, room = [], MAX_SETTLED_SEGMENTS - len(batch.segments)
-        group.append(batch)
-    if group:
-        yield group

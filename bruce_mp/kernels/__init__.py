@@ -11,12 +11,12 @@ same names.  The same tests run on both variants.  `CHOICE` tells which variant 
     arrival_rate    computes the naps of an input
     chunks          allocates and reclaims the chunks of an input
     rows            settles segments, moves them to other stages, and counts messages, in transactions
+    deliveries      settles delivered batches, and sums their messages by topic
     segments        claims segments, writes their partitions and sequence numbers, and splits segments
     inspect         reads run headers, timestamps and messages
     counts          counts records by state, and the outcomes of stream clients' messages
     acks            reads produce responses without errors
     encode          encodes segments as record batches (`message_set`: as a message set)
-    wait_times      sums the waiting times of messages
 
 In the kernels, a name with the suffix `_at` is an offset in the slab or in a buffer.  `at` alone is the place of the
 next read or write: an offset in Python, mostly an address in Cython.
@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Final
 from bruce_mp.kernel_choice import KernelChoice, choose
 from bruce_mp.kernels.pure.arrival_rate import NO_COALESCING, Coalescing
 from bruce_mp.kernels.pure.counts import CountedPosition
+from bruce_mp.kernels.pure.deliveries import DeliveryCounters
 from bruce_mp.kernels.pure.inspect import RunHeader, TimeRange, messages
 from bruce_mp.kernels.pure.intake import PlainCounters
 from bruce_mp.kernels.pure.lanes import Ingested, NoRoom
@@ -40,7 +41,6 @@ from bruce_mp.kernels.pure.stream_intake import (
     UncountedBatch,
 )
 from bruce_mp.kernels.pure.timestamps import TimestampWindow, TopicReplacements, WindowOfTopic
-from bruce_mp.kernels.pure.wait_times import WaitTimes
 
 CHOICE: Final[KernelChoice] = choose("bruce_mp.kernels", Path(__file__).parent)
 
@@ -49,6 +49,7 @@ if TYPE_CHECKING or not CHOICE.compiled:  # type checkers check both variants ag
     from bruce_mp.kernels.pure.arrival_rate import ArrivalRate
     from bruce_mp.kernels.pure.chunks import ChunkPool
     from bruce_mp.kernels.pure.counts import count_outcomes, count_states
+    from bruce_mp.kernels.pure.deliveries import Deliveries
     from bruce_mp.kernels.pure.encode import encode, produce_topics, record_batch
     from bruce_mp.kernels.pure.inspect import group_by_partition, read_headers, time_range
     from bruce_mp.kernels.pure.intake import DatagramIntake, DatagramReceiver
@@ -65,12 +66,12 @@ if TYPE_CHECKING or not CHOICE.compiled:  # type checkers check both variants ag
         write_sequence,
     )
     from bruce_mp.kernels.pure.stream_intake import StreamIntake, StreamSource, split_stream
-    from bruce_mp.kernels.pure.wait_times import wait_times
 else:
     from bruce_mp.kernels.compiled.acks import read_accepted
     from bruce_mp.kernels.compiled.arrival_rate import ArrivalRate
     from bruce_mp.kernels.compiled.chunks import ChunkPool
     from bruce_mp.kernels.compiled.counts import count_outcomes, count_states
+    from bruce_mp.kernels.compiled.deliveries import Deliveries
     from bruce_mp.kernels.compiled.encode import encode, produce_topics, record_batch
     from bruce_mp.kernels.compiled.inspect import group_by_partition, read_headers, time_range
     from bruce_mp.kernels.compiled.intake import DatagramIntake, DatagramReceiver
@@ -87,7 +88,6 @@ else:
         write_sequence,
     )
     from bruce_mp.kernels.compiled.stream_intake import StreamIntake, StreamSource, split_stream
-    from bruce_mp.kernels.compiled.wait_times import wait_times
 
 __all__ = [
     "CHOICE",
@@ -98,6 +98,8 @@ __all__ = [
     "CountedPosition",
     "DatagramIntake",
     "DatagramReceiver",
+    "Deliveries",
+    "DeliveryCounters",
     "Failure",
     "Ingested",
     "Lanes",
@@ -118,7 +120,6 @@ __all__ = [
     "TimestampWindow",
     "TopicReplacements",
     "UncountedBatch",
-    "WaitTimes",
     "WindowOfTopic",
     "assign_sequences",
     "bind_partition",
@@ -138,6 +139,5 @@ __all__ = [
     "split_by_size",
     "split_stream",
     "time_range",
-    "wait_times",
     "write_sequence",
 ]

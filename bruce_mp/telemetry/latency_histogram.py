@@ -13,27 +13,17 @@ from bruce_mp.telemetry.books import counter_total
 from bruce_mp.telemetry.counters import Counter
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from bruce_mp.slab.file import Slab
 
-__all__ = ["BOUNDS_MS", "BUCKET_COUNT", "bucket_name", "increments_of", "percentile", "read_latencies"]
+__all__ = ["BOUNDS_MS", "BUCKET_COUNT", "bucket_name", "percentile", "read_latencies"]
 
 BOUNDS_MS: Final = (1, 5, 10, 25, 50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 30_000, 60_000, 300_000)
 """The upper bound of each bucket except the last, which counts all longer latencies."""
 BUCKET_COUNT: Final = len(BOUNDS_MS) + 1
 
 assert Counter.AckDelayFirst + BUCKET_COUNT <= Counter.AckDelayMs
-
-
-def increments_of(counts_by_bucket: Mapping[int, int], total_ms: int) -> dict[int, int]:
-    """Return the increment of each counter of the histogram, by counter number.
-
-    `counts_by_bucket` has the number of messages to add to each bucket; `total_ms` is the sum of their latencies.
-    """
-    return {Counter.AckDelayFirst + bucket: count for bucket, count in counts_by_bucket.items()} | {
-        Counter.AckDelayMs: total_ms
-    }
 
 
 def read_latencies(slab: Slab) -> tuple[list[int], int]:

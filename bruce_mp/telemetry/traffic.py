@@ -6,14 +6,15 @@ Once there are MAX_TOPICS topics, all further topics share one sum, under an emp
 
 # No `from __future__ import annotations` here: msgspec evaluates the annotations at run time.
 
-from typing import TYPE_CHECKING, Final
+from itertools import starmap
+from typing import TYPE_CHECKING, Final, Protocol
 
 import msgspec
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Sequence
 
-__all__ = ["MAX_TOPICS", "TrafficEvent", "TrafficSums"]
+__all__ = ["MAX_TOPICS", "DeliveredMessages", "TrafficEvent", "TrafficSums"]
 
 MAX_TOPICS: Final = 5000
 """The maximum number of topics that have a sum; it limits the memory, because clients may invent topic names."""
@@ -35,49 +36,46 @@ class TrafficEvent(msgspec.Struct, tag=True):
     last_error: str = ""
 
 
-Delivered = tuple[int, int, int, dict[int, int]]
-"""Acknowledged messages of a topic: their number, their size in bytes, the sum of their latencies in ms, and their
-`latency_counts` as in `TrafficEvent`."""
+class DeliveredMessages(Protocol):
+    """Sums over the acknowledged messages of each topic since the last `clear`, such as `kernels.Deliveries`."""
+
+    def __len__(self) -> int:
+        """Return the number of topics."""
+
+    def sums(self) -> "Sequence[tuple[bytes, int, int, dict[int, int]]]":
+        """Return the first four fields of a `TrafficEvent` for each topic."""
+
+    def clear(self) -> None:
+        """Begin again."""
 
 
 class TrafficSums:
-    """Sums by topic since the last `clear`."""
+    """Sums by topic since the last `clear`; `delivered` has those of the acknowledged messages."""
 
-    def __init__(self) -> None:
-        self._topics: dict[bytes, TrafficEvent] = {}
+    def __init__(self, delivered: DeliveredMessages) -> None:
+        self._delivered = delivered
+        self._errors: dict[bytes, tuple[int, str]] = {}
+        """The number of error responses of each topic, and the last error."""
 
     def __bool__(self) -> bool:
-        return bool(self._topics)
-
-    def _sums_of(self, topic: bytes) -> TrafficEvent:
-        sums = self._topics.get(topic)
-        if sums is None:
-            if len(self._topics) >= MAX_TOPICS:
-                topic = b""
-            sums = self._topics.setdefault(topic, TrafficEvent(topic, 0, 0, {}))
-        return sums
-
-    def add_delivered(self, delivered: "Iterable[tuple[bytes, Delivered]]") -> None:
-        """Add the acknowledged messages of topics. The caller must not use their `latency_counts` afterwards."""
-        topics = self._topics
-        for topic, (message_count, byte_count, _waited_ms, latency_counts) in delivered:
-            if topic not in topics and len(topics) < MAX_TOPICS:  # the usual case if there are many topics
-                topics[topic] = TrafficEvent(topic, message_count, byte_count, latency_counts)  # may be modified later
-                continue
-            sums = self._sums_of(topic)
-            sums.message_count += message_count
-            sums.byte_count += byte_count
-            for bucket, bucket_count in latency_counts.items():
-                sums.latency_counts[bucket] = sums.latency_counts.get(bucket, 0) + bucket_count
+        return bool(self._errors or self._delivered)
 
     def add_error(self, topic: bytes, error: str) -> None:
         """Count an error response; `error` is the name of its error."""
-        sums = self._sums_of(topic)
-        sums.errors += 1
-        sums.last_error = error
+        if topic not in self._errors and len(self._errors) >= MAX_TOPICS:
+            topic = b""
+        count, _ = self._errors.get(topic, (0, ""))
+        self._errors[topic] = (count + 1, error)
 
     def events(self) -> list[TrafficEvent]:
-        return list(self._topics.values())
+        events = list(starmap(TrafficEvent, self._delivered.sums()))
+        if not self._errors:
+            return events
+        errors = dict(self._errors)
+        for event in events:
+            event.errors, event.last_error = errors.pop(event.topic, (0, ""))
+        return events + [TrafficEvent(topic, 0, 0, {}, *error) for topic, error in errors.items()]
 
     def clear(self) -> None:
-        self._topics.clear()
+        self._delivered.clear()
+        self._errors.clear()

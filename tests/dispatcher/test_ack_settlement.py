@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from functools import partial
+from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from bruce_mp.dispatcher import produce_responses
+from bruce_mp import kernels
 from bruce_mp.ipc.frames import EVERYTHING, Parcel, ParcelKind
 from bruce_mp.pipeline.stage_counts import count_books
 from bruce_mp.protocol.kafka.kafka_types import PartitionAck
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from bruce_mp.dispatcher.core import Dispatcher
     from bruce_mp.slab.file import Slab
     from bruce_mp.slab.recovery import BuiltBatch
-    from bruce_mp.slab.runs import Segment
 
 SLOT: Final = 0
 NAMES: Final = (b"t1", b"t2")
@@ -101,20 +101,14 @@ def test_a_response_is_settled_in_one_transaction(slab: Slab, dispatcher: Dispat
 
 @pytest.mark.parametrize("most", [4, 5])  # two batches of two, and half of one
 def test_excess_batches_of_a_response_are_settled_whole_in_more_transactions(
-    slab: Slab, dispatcher: Dispatcher, monkeypatch: pytest.MonkeyPatch, most: int
+    slab: Slab, monkeypatch: pytest.MonkeyPatch, most: int
 ) -> None:
-    monkeypatch.setattr(produce_responses, "MAX_SETTLED_SEGMENTS", most)
-    sizes, settle = [], ProcessRow.settle
-
-    def record_size(row: ProcessRow, segments: Sequence[Segment], *rest: Any) -> None:
-        sizes.append(len(segments))
-        settle(row, segments, *rest)
-
-    monkeypatch.setattr(ProcessRow, "settle", record_size)
+    monkeypatch.setattr(kernels, "Deliveries", partial(kernels.Deliveries, max_segments=most))
+    dispatcher = synced_dispatcher(slab)
+    dispatcher.on_connected(broker_deduplicates=True)
     batches = send(slab, dispatcher, 2, 3)
     version = ProcessRow(slab, DISPATCHER_ROW).version
     dispatcher.on_acks(batches, acks(batches), 0.0)
-    assert sizes == [4, 4, 4]
     assert ProcessRow(slab, DISPATCHER_ROW).version == version + 3 * 2
     assert states(slab, batches) == [{RunState.DELIVERED}] * 6
     assert count(slab, Counter.ConnectorGotSuccessfulAck) == 6

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 from bruce_mp.dispatcher.connection_status import ConnectionStatus, PartitionErrors
 from bruce_mp.ipc.control_messages import Broker
-from bruce_mp.kernels import WaitTimes
 from bruce_mp.slab.runs import Segment
 from bruce_mp.status.event_decoder import decode_events
 from bruce_mp.telemetry.broker_status import MAX_LISTED_SCOPES, BrokerStatus, PartitionError
 from bruce_mp.telemetry.event_output import EventOutput
 from bruce_mp.telemetry.stalls import PartitionStall, WaitingSegments
 from bruce_mp.telemetry.traffic import TrafficEvent, TrafficSums
+from support.fake_deliveries import FakeDeliveries
 
 if TYPE_CHECKING:
     import pytest
@@ -25,8 +25,8 @@ class Said:
         self.sent: list[bytes] = []
         self.delivered = 0
         self.waiting: list[tuple[bytes, int, WaitingSegments]] = []
-        self.sums = TrafficSums()
-        output = EventOutput(self, self.sums)
+        self.delivered_by_topic = FakeDeliveries()
+        output = EventOutput(self, TrafficSums(self.delivered_by_topic))
         self.standing = ConnectionStatus(3, Broker(7, "kafka7", 9092), output, lambda: self.now_ms)
 
     def send_bytes(self, data: bytes) -> bool:
@@ -55,7 +55,7 @@ def test_status_has_the_time_of_the_last_acknowledgement() -> None:
 
 def test_status_and_sums_share_a_frame() -> None:
     said = Said()
-    said.sums.add_delivered([(b"t", WaitTimes(2, 10, 0, {0: 2}))])
+    said.delivered_by_topic.append((b"t", 2, 10, {0: 2}))
     said.standing.publish(0, (), 0, [])
     status, traffic = decode_events(said.sent.pop())
     assert isinstance(status, BrokerStatus)

@@ -27,7 +27,6 @@ from bruce_mp.slab.rows import ProcessRow
 from bruce_mp.telemetry.counters import Counter
 from bruce_mp.telemetry.event_output import EventOutput
 from bruce_mp.telemetry.message_copies import CopyTarget
-from bruce_mp.telemetry.traffic import TrafficSums
 from support.dispatchers import assign, synced_dispatcher
 from support.links import Nowhere
 from support.record_batches import KafkaRecord
@@ -98,7 +97,7 @@ def new_session(slab: Slab, core: Dispatcher, loop: Loop, tap: object = None, **
         core=core,
         encoder=cast("BatchEncoder", None),
         tap=cast("WireTap", tap or SimpleNamespace(is_active=False)),
-        status_output=EventOutput(Nowhere(), TrafficSums()),
+        status_output=EventOutput(Nowhere(), core.traffic),
     )
     connect(session)
     return session

@@ -11,7 +11,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from bruce_mp.errors import SlabError
-from bruce_mp.kernels import CHOICE, TimestampWindow
+from bruce_mp.kernels import CHOICE, DeliveryCounters, TimestampWindow
 from bruce_mp.protocol.kafka.message_set import MessageFormat
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.file import Geometry
@@ -117,7 +117,7 @@ actions = st.lists(
         st.sampled_from(
             (
                 "split_at split_by_partition split_by_size time_range encode record_batch encode_message_set "
-                "read_headers group_by_partition wait_times claim move bind_partition write_sequence "
+                "read_headers group_by_partition deliver claim move bind_partition write_sequence "
                 "assign_sequences settle"
             ).split()
         ),
@@ -153,7 +153,7 @@ def results(it: Variant, segments: list[Segment], action: Action) -> tuple[Any, 
             "encode_message_set", segments, MessageFormat(amount & 1), keeps_empty_values=bool(amount & 2)
         ),
         "read_headers": lambda: it.call("read_headers", segments),
-        "wait_times": lambda: it.call("wait_times", _batches(segments), [1, 2 + amount], amount * 3),
+        "deliver": lambda: _deliver(it, segments, amount),
         "group_by_partition": lambda: it.call("group_by_partition", segments),
         "claim": lambda: it.call("claim", [segment], RunState.FILLED, MINE),
         "move": lambda: it.row.move([segment, *rest], Move(MINE, QUEUED, 8)),
@@ -192,6 +192,16 @@ def _number(it: Variant, segments: list[Segment], which: int, amount: int) -> An
         Move(MINE, IN_FLIGHT, lay.FLOW_SENT),
         is_numbered=bool(amount & 1),
     )
+
+
+def _deliver(it: Variant, segments: list[Segment], amount: int) -> Any:
+    """Return how many of the batches are settled, and the sums of their topics."""
+    counters, options = DeliveryCounters(7, 20, 40), {"max_topics": 1, "max_segments": 4}
+    made = it.kernels["Deliveries"](it.slab, it.row, TopicTable(it.slab), [1, 2 + amount], counters, **options)
+    try:
+        return made.settle(_batches(segments), amount * 3), made.sums()
+    except SlabError:
+        return made.sums()
 
 
 def _batches(segments: list[Segment]) -> list[BuiltBatch]:

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import pytest
 
-from bruce_mp.kernels import WaitTimes
 from bruce_mp.status.event_decoder import decode_events
 from bruce_mp.telemetry import traffic
 from bruce_mp.telemetry.event_output import encode_events
 from bruce_mp.telemetry.latency_histogram import BOUNDS_MS, BUCKET_COUNT, percentile
 from bruce_mp.telemetry.traffic import TrafficEvent, TrafficSums
+from support.fake_deliveries import FakeDeliveries
 
 
-def test_batches_of_a_topic_are_summed() -> None:
-    sums = TrafficSums()
+def test_deliveries_and_errors_of_a_topic_are_one_event() -> None:
+    delivered = FakeDeliveries()
+    sums = TrafficSums(delivered)
     assert not sums
-    sums.add_delivered([(b"news", WaitTimes(3, 500, 9, {0: 2, 3: 1})), (b"news", WaitTimes(1, 20, 9, {3: 1}))])
+    delivered.append((b"news", 4, 520, {0: 2, 3: 2}))
+    assert sums
+    assert sums.events() == [TrafficEvent(b"news", 4, 520, {0: 2, 3: 2})]
     sums.add_error(b"news", "NOT_LEADER_FOR_PARTITION")
     sums.add_error(b"clicks", "REQUEST_TIMED_OUT")
     events = sums.events()
@@ -24,20 +27,22 @@ def test_batches_of_a_topic_are_summed() -> None:
         TrafficEvent(b"clicks", 0, 0, {}, 1, "REQUEST_TIMED_OUT"),
     ]
     assert decode_events(encode_events(events)) == events
+    assert sums.events() == events
     sums.clear()
     assert not sums
+    assert not delivered
 
 
 def test_excess_topics_share_an_unnamed_sum(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(traffic, "MAX_TOPICS", 2)
-    sums = TrafficSums()
+    sums = TrafficSums(FakeDeliveries())
     for topic in (b"a", b"b", b"c", b"d", b"a"):
-        sums.add_delivered([(topic, WaitTimes(1, 10, 0, {0: 1}))])
-    assert {event.topic: (event.message_count, event.latency_counts) for event in sums.events()} == {
-        b"a": (2, {0: 2}),
-        b"b": (1, {0: 1}),
-        b"": (2, {0: 2}),
-    }
+        sums.add_error(topic, topic.decode())
+    assert [(event.topic, event.errors, event.last_error) for event in sums.events()] == [
+        (b"a", 2, "a"),
+        (b"b", 1, "b"),
+        (b"", 2, "d"),
+    ]
 
 
 def buckets(**messages: int) -> list[int]:
