@@ -146,7 +146,11 @@ class PartitionQueue:
         self.in_flight.remove(batch)
         self.backoff_count = 0
         self.may_have_gap = False
-        self.expected_sequence = batch.next_sequence
+        _, _, _, sequence, segments = batch  # not `records`, to save a call for each batch
+        if sequence >= 0:
+            for segment in segments:
+                sequence += segment.records
+        self.expected_sequence = sequence & 0x7FFFFFFF if sequence >= 0 else None
         if self.in_doubt:
             self.update_doubt()
 

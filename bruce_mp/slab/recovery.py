@@ -90,11 +90,6 @@ class BuiltBatch(NamedTuple):
         return segments[0].records if len(segments) == 1 else sum([segment.records for segment in segments])
 
     @property
-    def next_sequence(self) -> int | None:
-        """The sequence number that follows the batch's last one; None if the batch has no sequence numbers."""
-        return (self.base_sequence + self.records) & 0x7FFFFFFF if self.base_sequence >= 0 else None
-
-    @property
     def payload(self) -> int:
         """The number of payload bytes of all records."""
         return sum([segment.payload for segment in self.segments])

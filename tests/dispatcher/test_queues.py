@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from bruce_mp.dispatcher.queues import PartitionQueue, Queues, QueueState
 from bruce_mp.slab.recovery import BuiltBatch
 from bruce_mp.slab.runs import Segment
@@ -46,3 +48,11 @@ def test_the_last_successful_ack_clears_the_in_doubt_state() -> None:
     assert (queue.in_doubt, queue.may_have_gap, queue.expected_sequence) == (True, False, 2)
     queue.on_accepted(batches[1])
     assert (queue.in_doubt, queue.expected_sequence) == (False, 3)
+
+
+@pytest.mark.parametrize(("base", "expected"), [(5, 7), (2**31 - 2, 0), (2**31 - 1, 1), (-1, None)])
+def test_an_accepted_batch_sets_the_expected_sequence_number(base: int, expected: int | None) -> None:
+    queue = PartitionQueue(1, 0)
+    queue.in_flight.append(BuiltBatch(1, 0, 0, base, (SEGMENT, SEGMENT)))
+    queue.on_accepted(queue.in_flight[0])
+    assert (queue.in_flight, queue.expected_sequence) == ([], expected)
