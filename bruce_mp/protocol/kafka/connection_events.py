@@ -39,6 +39,8 @@ __all__ = [
 
 
 class ConnectionState(Enum):
+    __hash__ = object.__hash__  # each request and each response looks in `TRANSITIONS`, and Enum hashes in Python
+
     DISCONNECTED = "not connected yet"
     CONNECTING = "connecting"
     NEGOTIATING = "agreeing on versions"
@@ -50,6 +52,8 @@ class ConnectionState(Enum):
 
 class ConnectionStep(Enum):
     """A step of a connection; the value completes "it cannot ..." in error texts."""
+
+    __hash__ = object.__hash__  # as in `ConnectionState`
 
     CONNECT = "connect"
     CONNECTED = "be connected"
