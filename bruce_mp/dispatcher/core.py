@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from bruce_mp.config.topics import TopicBatching
     from bruce_mp.discards.reporter import DiscardReporter
     from bruce_mp.dispatcher.queues import PartitionQueue
+    from bruce_mp.dispatcher.send_queue import RequestContent
     from bruce_mp.protocol.kafka.kafka_types import PartitionAck
     from bruce_mp.slab.file import Slab
     from bruce_mp.slab.recovery import BuiltBatch
@@ -70,7 +71,7 @@ class Dispatcher:
         self._send_queue = SendQueue()
         # At this number, at least half of the queues belong to deleted topics.
         queue_limit = 2 * slab.geometry.partitions
-        self._queues = Queues(queue_limit, self._topics.has, self._send_queue)
+        self._queues = Queues(queue_limit, self._topics.has)
         self._accumulator = Accumulator(slab, row, self._batching_lookup(config))
         max_bytes, idempotent = config.batching.message_max_bytes, is_idempotent(slab)
         self._builder = BatchBuilder(slab, row, PartitionTable(slab), slot, max_bytes=max_bytes, idempotent=idempotent)
@@ -200,7 +201,7 @@ class Dispatcher:
         for key, group in by_partition.items():
             queue = self._queues.get(key) or self._queues.get_or_create(*key)
             queue.ready += group
-            self._send_queue.setdefault(key, queue)
+            self._send_queue.schedule(queue)
 
     def _group_undamaged(self, segments: Iterable[Segment]) -> dict[_TopicPartition, list[Segment]]:
         """Group the undamaged segments by partition, and quarantine the damaged ones."""
@@ -321,15 +322,21 @@ class Dispatcher:
         content = self._send_queue.choose(self._builder, request_bytes, now)
         for error in content.errors:
             quarantine(self._row, error)
-        built = content.built
-        for (queue, segments), batch in zip(content.plans, self._builder.build(content.plans), strict=True):
-            if batch is None:  # a segment is damaged: put the undamaged segments back
-                queue.ready.extendleft(reversed(without_damaged(self._slab, self._row, segments)))
-                self._send_queue.schedule(queue)
-            else:
-                built.append((queue, batch))
-        self._builder.put_in_flight(built)
-        return [batch for _, batch in built]
+        batches = self._without_damaged(content, self._builder.build(content.queues, content.contents))
+        self._builder.put_in_flight(content.resent)
+        self._builder.put_in_flight(zip(content.queues, batches, strict=True))
+        return [*(batch for _, batch in content.resent), *batches]
+
+    def _without_damaged(self, content: RequestContent, built: Sequence[BuiltBatch | None]) -> list[BuiltBatch]:
+        """Return the new batches of a request; put back the content of those with a damaged segment, which are None."""
+        batches = [batch for batch in built if batch is not None]
+        if len(batches) < len(built):
+            for queue, segments, batch in list(zip(content.queues, content.contents, built, strict=True)):
+                if batch is None:
+                    content.queues.remove(queue)
+                    queue.ready.extendleft(reversed(without_damaged(self._slab, self._row, segments)))
+                    self._send_queue.schedule(queue)
+        return batches
 
     # --- responses ---------------------------------------------------------------------------------------------------
 

@@ -27,7 +27,7 @@ from enum import Enum, unique
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container
+    from collections.abc import Callable
 
     from bruce_mp.slab.recovery import BuiltBatch
     from bruce_mp.slab.runs import Segment
@@ -55,8 +55,8 @@ class PartitionQueue:
 
     __slots__ = (
         "backoff_count", "backoff_end", "entry_offset", "expected_sequence", "failed", "in_doubt", "in_flight",
-        "may_have_gap", "must_back_off", "must_bump_epoch", "must_hand_back", "must_pause", "must_stop_numbering",
-        "partition", "ready", "renumber_from", "resend", "state", "topic",
+        "is_scheduled", "may_have_gap", "must_back_off", "must_bump_epoch", "must_hand_back", "must_pause",
+        "must_stop_numbering", "partition", "ready", "renumber_from", "resend", "state", "topic",
     )  # fmt: skip
 
     def __init__(self, topic: int, partition: int) -> None:
@@ -68,6 +68,8 @@ class PartitionQueue:
         self.resend: list[BuiltBatch] = []
         self.in_flight: list[BuiltBatch] = []
         self.failed: list[BuiltBatch] = []
+        self.is_scheduled = False
+        """True if the queue is in the dispatcher's send queue."""
         self.entry_offset = 0
         """The file offset of the partition's entry in the partition table; 0 before the first batch."""
         self.expected_sequence: int | None = None
@@ -118,16 +120,6 @@ class PartitionQueue:
         """True if the queue is empty and neither a pause nor a hand-back is pending."""
         is_empty = not (self.ready or self.in_flight or self.resend or self.failed)
         return is_empty and self.state is QueueState.FLOWING and not self.must_hand_back
-
-    def may_send(self, now: float, *, broker_deduplicates: bool) -> bool:
-        """Return True if a batch may be sent now.
-
-        `broker_deduplicates` is True if the broker detects repeated batches.
-        """
-        if self.state is not QueueState.FLOWING or now < self.backoff_end or not (self.ready or self.resend):
-            return False
-        max_in_flight = MAX_IN_FLIGHT if broker_deduplicates and self.expected_sequence is not None else 1
-        return len(self.in_flight) < max_in_flight
 
     def drain(self) -> None:
         """Send nothing until all outstanding responses have arrived."""
@@ -190,14 +182,13 @@ class Queues(dict[tuple[int, int], PartitionQueue]):
     """The queues of a dispatcher by (topic number, partition).
 
     Topic numbers are hardly ever reused, so the queues of deleted topics would accumulate.  If there are `limit` queues
-    when another is needed, idle queues of deleted topics are removed, except the queues in `scheduled`.
+    when another is needed, idle queues of deleted topics are removed, except scheduled queues.
     """
 
-    def __init__(self, limit: int, exists: Callable[[int], bool], scheduled: Container[tuple[int, int]]) -> None:
+    def __init__(self, limit: int, exists: Callable[[int], bool]) -> None:
         super().__init__()
         self._limit = limit
         self._exists = exists
-        self._scheduled = scheduled
 
     def get_or_create(self, topic: int, partition: int) -> PartitionQueue:
         queue = self.get((topic, partition))
@@ -208,7 +199,7 @@ class Queues(dict[tuple[int, int], PartitionQueue]):
         return queue
 
     def _remove_deleted(self) -> None:
-        idle = [key for key, queue in self.items() if queue.is_idle and key not in self._scheduled]
+        idle = [key for key, queue in self.items() if queue.is_idle and not queue.is_scheduled]
         for key in idle:
             if not self._exists(key[0]):
                 del self[key]

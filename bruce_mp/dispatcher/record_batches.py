@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from bruce_mp.slab.runs import Segment
     from bruce_mp.slab.tables import PartitionTable
 
-__all__ = ["BatchBuilder", "BatchPlan"]
+__all__ = ["BatchBuilder"]
 
 LAST_EPOCH: Final = lay.LAST_EPOCH
 """The largest producer epoch.  Batches of a partition with this epoch get no sequence numbers.
@@ -38,9 +38,6 @@ LAST_EPOCH: Final = lay.LAST_EPOCH
 A partition gets this epoch if it has used all smaller epochs or its broker accepts no sequence numbers.  After a start
 of the daemon with a new producer id, its batches get sequence numbers again.
 """
-
-BatchPlan = tuple["PartitionQueue", "tuple[Segment, ...]"]
-"""A queue, and the segments of its next batch.  A plain tuple takes less time to create than an object of a class."""
 
 
 class BatchBuilder:
@@ -71,15 +68,17 @@ class BatchBuilder:
         self.broker_deduplicates = idempotent
         """True if the broker detects repeated batches; a broker that is older than others of its cluster may not."""
 
-    def build(self, plans: Sequence[BatchPlan]) -> list[BuiltBatch | None]:
-        """Build a batch for each plan: assign sequence numbers and store IN_FLIGHT.
+    def build(
+        self, queues: Iterable[PartitionQueue], contents: Iterable[tuple[Segment, ...]]
+    ) -> list[BuiltBatch | None]:
+        """Build a batch for each queue and its content: assign sequence numbers and store IN_FLIGHT.
 
-        For a plan with a damaged segment, the list has None.
+        For a content with a damaged segment, the list has None.
         """
-        batches = [
+        batches = (
             (queue.entry_offset or self._find_entry(queue), queue.topic, queue.partition, segments)
-            for queue, segments in plans
-        ]
+            for queue, segments in zip(queues, contents, strict=True)
+        )
         return kernels.assign_sequences(self._slab, self._row, batches, self._build_move, is_numbered=self.idempotent)
 
     def _find_entry(self, queue: PartitionQueue) -> int:

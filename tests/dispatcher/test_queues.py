@@ -12,25 +12,25 @@ SEGMENT = Segment(0, 1, 64, 152, 1, 1)
 
 
 def test_only_idle_queues_of_removed_topics_are_discarded() -> None:
-    turn = {(5, 0): None}
-    queues = Queues(6, {1}.__contains__, turn)
+    queues = Queues(6, {1}.__contains__)
     queues.get_or_create(1, 0)
     queues.get_or_create(2, 0).ready.append(SEGMENT)
     queues.get_or_create(3, 0).state = QueueState.PAUSED
     queues.get_or_create(4, 0).must_hand_back = True
     scheduled = queues.get_or_create(5, 0)
+    scheduled.is_scheduled = True
     queues.get_or_create(6, 0)
     assert len(queues) == 6
     queues.get_or_create(7, 0)
     assert queues.keys() == {(number, 0) for number in (1, 2, 3, 4, 5, 7)}
     assert queues.get_or_create(5, 0) is scheduled
-    turn.clear()
+    scheduled.is_scheduled = False
     queues.get_or_create(8, 0)
     assert queues.keys() == {(number, 0) for number in (1, 2, 3, 4, 8)}
 
 
 def test_no_queue_is_discarded_below_the_limit() -> None:
-    queues = Queues(6, lambda _: False, {})
+    queues = Queues(6, lambda _: False)
     first = queues.get_or_create(1, 0)
     for number in range(2, 7):
         queues.get_or_create(number, 0)
