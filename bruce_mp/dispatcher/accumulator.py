@@ -12,29 +12,27 @@ All inputs hand over messages at the same *ticks*, the multiples of the linger t
 combined batch is due before the next tick, it is complete after the last frame of a tick (`_TickFrames`).  So the
 dispatcher wakes only once to process the last frame and to send the request.
 
-State is stored by the index of a topic's entry in the slab's topic table.  The next topic that gets the entry replaces
-the state, which bounds memory while topics come and go.  A topic with accumulated records keeps its entry.
+The next topic that gets an entry in the slab's topic table replaces the state of the topic that had the entry, which
+bounds memory while topics come and go.  A topic with accumulated records keeps its entry.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from bruce_mp.config.topics import BatchingKind
 from bruce_mp.kernels.closed_runs import LEEWAY_MS, tick_after
 from bruce_mp.pipeline.pending_batch import PendingBatch
 from bruce_mp.pipeline.run_linger import linger_ms
-from bruce_mp.slab.layout import FLAG_PARTITION_KEY
 from bruce_mp.telemetry.counters import Counter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from bruce_mp.config.topics import TopicBatching
-    from bruce_mp.kernels import RunHeader
+    from bruce_mp.kernels import ClaimedRun
     from bruce_mp.slab.file import Slab
     from bruce_mp.slab.rows import ProcessRow
-    from bruce_mp.slab.runs import Segment
 
 __all__ = ["Accumulator"]
 
@@ -49,12 +47,9 @@ _COUNTERS: Final = {
 """(counter of records without a partition key, or None if the router counts these; counter of records with a key)."""
 
 
-class _TopicState(NamedTuple):
-    number: int
-    batch: PendingBatch | None
-    """None if the topic's records are ready at once."""
-    counts: list[int]
-    """The list in `Accumulator._counts` for the topic's batching kind."""
+_TopicState = tuple["PendingBatch[ClaimedRun] | None", list[int]]
+"""The batch of a topic, None if its records are ready at once, and the list in `Accumulator._counts` for its batching
+kind."""
 
 
 class _TickFrames:
@@ -92,10 +87,12 @@ class Accumulator:
         self._rule_of = rule_of
         self._counts = {kind: [0, 0] for kind in BatchingKind}
         """By batching kind: [records without a partition key, records with a key] since the counters were updated."""
-        self._unbatched_state = _TopicState(0, None, self._counts[BatchingKind.NONE])
+        self._unbatched_state: _TopicState = (None, self._counts[BatchingKind.NONE])
         self._topics: dict[int, _TopicState] = {}
-        """By the index of the topic's entry in the topic table."""
-        self._batches: dict[int, PendingBatch] = {}
+        """By topic number."""
+        self._numbers: dict[int, int] = {}
+        """The topic number in `_topics` for the index of a topic's entry in the topic table."""
+        self._batches: dict[int, PendingBatch[ClaimedRun]] = {}
         """The pending batches, by the same index or `_COMBINED`."""
         self._tick_frames = _TickFrames(0)
         self._due_ms: int | None = None
@@ -104,41 +101,43 @@ class Accumulator:
         self.is_draining = False
         """True if batching is disabled, because the daemon is about to stop."""
 
-    def apply_config(self, rule_of: Callable[[int], TopicBatching]) -> list[Segment]:
-        """Replace the batching rules; empty all pending batches and return their records."""
+    def apply_config(self, rule_of: Callable[[int], TopicBatching]) -> list[ClaimedRun]:
+        """Replace the batching rules; empty all pending batches and return their runs."""
         accumulated = self.flush_all()
         self._rule_of = rule_of
         self._topics.clear()
         self._batches.clear()
         return accumulated
 
-    def add(self, segments: Iterable[Segment], headers: Iterable[RunHeader | None], now_ms: int) -> list[Segment]:
-        """Add segments with their headers, and return the segments that become ready, in order.
-
-        A segment with a damaged header (None) becomes ready at once and is not counted.
-        """
-        ready: list[Segment] = []
-        topics, table_size = self._topics, self._table_size
-        for segment, header in zip(segments, headers, strict=True):
-            if header is None:
-                ready.append(segment)
-                continue
-            topic = topics.get(header.topic % table_size)
-            if topic is None or topic.number != header.topic:
-                topic = self._create_state(header.topic)
-            topic.counts[header.flags & FLAG_PARTITION_KEY] += segment.records  # index 1 with a key, else 0
-            if topic.batch is None or self.is_draining:
-                ready.append(segment)
-            else:
-                ready += topic.batch.add_whole(segment, header.arrived_ms, now_ms)
+    def add(self, runs: Iterable[ClaimedRun], now_ms: int) -> list[ClaimedRun]:
+        """Add the runs of a frame, and return the runs that become ready, in order."""
+        ready: list[ClaimedRun] = []
+        topics = self._topics
+        batch: PendingBatch[ClaimedRun] | None = None
+        group: list[ClaimedRun] = []  # successive runs for the same batch, mostly the whole frame
+        for run in runs:
+            _, topic, _, has_key, record_count, _, _ = run
+            topic_batch, counts = topics.get(topic) or self._create_state(topic)
+            counts[has_key] += record_count
+            if topic_batch is not batch:
+                ready += self._add_to_batch(batch, group, now_ms)
+                batch, group = topic_batch, []
+            group.append(run)
+        ready += self._add_to_batch(batch, group, now_ms)
         if any(self._counts[BatchingKind.COMBINED]):  # the frame has records of combined topics
             ready += self._flush_after_last_frame(now_ms)
         self._add_to_counters()
         self._is_due_known = False
         return ready
 
-    def _flush_after_last_frame(self, now_ms: int) -> list[Segment]:
-        """Empty the combined batch and return its records if no further frame is expected before the batch is due."""
+    def _add_to_batch(
+        self, batch: PendingBatch[ClaimedRun] | None, runs: list[ClaimedRun], now_ms: int
+    ) -> list[ClaimedRun]:
+        """Add runs to a batch, and return those that become ready: all runs if the batch is None."""
+        return runs if batch is None or self.is_draining or not runs else batch.add_whole(runs, now_ms)
+
+    def _flush_after_last_frame(self, now_ms: int) -> list[ClaimedRun]:
+        """Empty the combined batch and return its runs if no further frame is expected before the batch is due."""
         batch = self._batches.get(_COMBINED)
         if batch is None or batch.due_ms is None or not self._tick_frames.count_frame(batch.due_ms, now_ms):
             return []
@@ -158,11 +157,13 @@ class Accumulator:
         except KeyError:  # the router removes a topic only after its records are settled, so they need no batch
             return self._unbatched_state
         index = number % self._table_size
+        self._topics.pop(self._numbers.get(index, 0), None)
         self._batches.pop(index, None)
-        topic = self._topics[index] = _TopicState(number, self._batch_for(index, rule), self._counts[rule.kind])
-        return topic
+        self._numbers[index] = number
+        state = self._topics[number] = (self._batch_for(index, rule), self._counts[rule.kind])
+        return state
 
-    def _batch_for(self, index: int, rule: TopicBatching) -> PendingBatch | None:
+    def _batch_for(self, index: int, rule: TopicBatching) -> PendingBatch[ClaimedRun] | None:
         if rule.kind is BatchingKind.NONE:
             return None
         if rule.kind is not BatchingKind.COMBINED:
@@ -172,13 +173,13 @@ class Accumulator:
             self._tick_frames = _TickFrames(linger_ms(rule))
         return self._batches[_COMBINED]
 
-    def flush_topic(self, number: int) -> list[Segment]:
-        """Empty the topic's pending batch, which may be the combined batch, and return all its records."""
-        topic = self._topics.get(number % self._table_size)
-        if topic is None or topic.number != number or topic.batch is None:
+    def flush_topic(self, number: int) -> list[ClaimedRun]:
+        """Empty the topic's pending batch, which may be the combined batch, and return all its runs."""
+        batch, _ = self._topics.get(number, self._unbatched_state)
+        if batch is None:
             return []
         self._is_due_known = False
-        return topic.batch.flush()
+        return batch.flush()
 
     @property
     def due_ms(self) -> int | None:
@@ -189,13 +190,13 @@ class Accumulator:
             self._is_due_known = True
         return self._due_ms
 
-    def flush_due(self, now_ms: int) -> list[Segment]:
+    def flush_due(self, now_ms: int) -> list[ClaimedRun]:
         if self.due_ms is None or self.due_ms > now_ms:
             return []
         self._is_due_known = False
         due = [batch for batch in self._batches.values() if batch.due_ms is not None and batch.due_ms <= now_ms]
-        return [segment for batch in due for segment in batch.flush()]
+        return [run for batch in due for run in batch.flush()]
 
-    def flush_all(self) -> list[Segment]:
+    def flush_all(self) -> list[ClaimedRun]:
         self._is_due_known = False
-        return [segment for batch in self._batches.values() for segment in batch.flush()]
+        return [run for batch in self._batches.values() for run in batch.flush()]

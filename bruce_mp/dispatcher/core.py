@@ -21,7 +21,6 @@ from bruce_mp.dispatcher.produce_responses import ResponseHandler
 from bruce_mp.dispatcher.queues import Queues, QueueState
 from bruce_mp.dispatcher.record_batches import BatchBuilder
 from bruce_mp.dispatcher.send_queue import SendQueue
-from bruce_mp.errors import SlabError
 from bruce_mp.ipc.frames import EVERYTHING, Parcel, ParcelKind
 from bruce_mp.pipeline.corruption import quarantine, without_damaged
 from bruce_mp.slab import layout as lay
@@ -40,6 +39,8 @@ if TYPE_CHECKING:
     from bruce_mp.discards.reporter import DiscardReporter
     from bruce_mp.dispatcher.queues import PartitionQueue
     from bruce_mp.dispatcher.send_queue import RequestContent
+    from bruce_mp.errors import SlabError
+    from bruce_mp.kernels import ClaimedRun
     from bruce_mp.protocol.kafka.kafka_types import PartitionAck
     from bruce_mp.slab.file import Slab
     from bruce_mp.slab.recovery import BuiltBatch
@@ -179,10 +180,13 @@ class Dispatcher:
     ) -> None:
         """Claim records that are in no built batch: accumulate records of kind QUEUE, make others ready at once."""
         assigned, queued = state_word(RunState.ASSIGNED, self._slot), state_word(RunState.QUEUED, self._slot)
-        claimed = kernels.claim(self._slab, segments, assigned, queued)
         if kind is ParcelKind.QUEUE:
-            self._add_to_queues(self._accumulator.add(claimed, kernels.read_headers(self._slab, claimed), now_ms))
+            runs, errors = kernels.claim_runs(self._slab, segments, assigned, queued)
+            for error in errors:
+                quarantine(self._row, error)
+            self._add_to_queues(self._accumulator.add(runs, now_ms))
             return
+        claimed = kernels.claim(self._slab, segments, assigned, queued)
         if kind is ParcelKind.WAITED:  # the topic's accumulated records are older, so they must be sent first
             self._flush_topic(topic)
         self._make_ready(topic, partition, claimed)
@@ -190,29 +194,15 @@ class Dispatcher:
     def _flush_topic(self, topic: int) -> None:
         self._add_to_queues(self._accumulator.flush_topic(topic))
 
-    def _add_to_queues(self, segments: Sequence[Segment]) -> None:
-        """Add segments to the ready records of their partitions, and quarantine damaged ones."""
-        if not segments:
-            return
-        try:
-            by_partition = kernels.group_by_partition(self._slab, segments)
-        except SlabError:
-            by_partition = self._group_undamaged(segments)
-        for key, group in by_partition.items():
-            queue = self._queues.get(key) or self._queues.get_or_create(*key)
-            queue.ready += group
-            self._send_queue.schedule(queue)
-
-    def _group_undamaged(self, segments: Iterable[Segment]) -> dict[_TopicPartition, list[Segment]]:
-        """Group the undamaged segments by partition, and quarantine the damaged ones."""
-        by_partition: dict[_TopicPartition, list[Segment]] = {}
-        for segment in segments:
-            try:
-                [key] = kernels.group_by_partition(self._slab, [segment])
-                by_partition.setdefault(key, []).append(segment)
-            except SlabError as error:
-                quarantine(self._row, error)
-        return by_partition
+    def _add_to_queues(self, runs: Iterable[ClaimedRun]) -> None:
+        """Add runs to the ready records of their partitions."""
+        queues, send_queue = self._queues, self._send_queue
+        for segment, topic, partition, _, _, _, _ in runs:
+            queue = queues.get((topic, partition)) or queues.get_or_create(topic, partition)
+            queue.ready.append(segment)
+            if not queue.is_scheduled:  # this repeats `SendQueue.schedule`, to save a call for each run
+                queue.is_scheduled = True
+                send_queue.append(queue)
 
     def _make_ready(self, topic: int, partition: int, segments: list[Segment]) -> None:
         queue = self._queues.get_or_create(topic, partition)

@@ -33,6 +33,7 @@ from bruce_mp.kernels.pure.inspect import RunHeader, TimeRange, messages
 from bruce_mp.kernels.pure.intake import PlainCounters
 from bruce_mp.kernels.pure.lanes import Ingested, NoRoom
 from bruce_mp.kernels.pure.parse import Failure, ParsedBatch, PartitionerOfTopic, RejectedMessage
+from bruce_mp.kernels.pure.segments import ClaimedRun
 from bruce_mp.kernels.pure.stream_intake import (
     SplitStop,
     StreamCounters,
@@ -51,7 +52,7 @@ if TYPE_CHECKING or not CHOICE.compiled:  # type checkers check both variants ag
     from bruce_mp.kernels.pure.counts import count_outcomes, count_states
     from bruce_mp.kernels.pure.deliveries import Deliveries
     from bruce_mp.kernels.pure.encode import encode, produce_topics, record_batch
-    from bruce_mp.kernels.pure.inspect import group_by_partition, read_headers, time_range
+    from bruce_mp.kernels.pure.inspect import read_headers, time_range
     from bruce_mp.kernels.pure.intake import DatagramIntake, DatagramReceiver
     from bruce_mp.kernels.pure.lanes import Lanes
     from bruce_mp.kernels.pure.message_set import encode_message_set
@@ -60,6 +61,7 @@ if TYPE_CHECKING or not CHOICE.compiled:  # type checkers check both variants ag
         assign_sequences,
         bind_partition,
         claim,
+        claim_runs,
         split_at,
         split_by_partition,
         split_by_size,
@@ -73,7 +75,7 @@ else:
     from bruce_mp.kernels.compiled.counts import count_outcomes, count_states
     from bruce_mp.kernels.compiled.deliveries import Deliveries
     from bruce_mp.kernels.compiled.encode import encode, produce_topics, record_batch
-    from bruce_mp.kernels.compiled.inspect import group_by_partition, read_headers, time_range
+    from bruce_mp.kernels.compiled.inspect import read_headers, time_range
     from bruce_mp.kernels.compiled.intake import DatagramIntake, DatagramReceiver
     from bruce_mp.kernels.compiled.lanes import Lanes
     from bruce_mp.kernels.compiled.message_set import encode_message_set
@@ -82,6 +84,7 @@ else:
         assign_sequences,
         bind_partition,
         claim,
+        claim_runs,
         split_at,
         split_by_partition,
         split_by_size,
@@ -94,6 +97,7 @@ __all__ = [
     "NO_COALESCING",
     "ArrivalRate",
     "ChunkPool",
+    "ClaimedRun",
     "Coalescing",
     "CountedPosition",
     "DatagramIntake",
@@ -124,11 +128,11 @@ __all__ = [
     "assign_sequences",
     "bind_partition",
     "claim",
+    "claim_runs",
     "count_outcomes",
     "count_states",
     "encode",
     "encode_message_set",
-    "group_by_partition",
     "messages",
     "produce_topics",
     "read_accepted",

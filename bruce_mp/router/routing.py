@@ -257,7 +257,9 @@ class RunRouter:
         if partition is not None:
             routed.add_parcel(kind, topic, partition, segments)
 
-    def _add_to_batch(self, topic: Topic, batch: PendingBatch, segment: Segment, routed: _RoutedSegments) -> None:
+    def _add_to_batch(
+        self, topic: Topic, batch: PendingBatch[Segment], segment: Segment, routed: _RoutedSegments
+    ) -> None:
         """Add a segment to the pending batch of its topic, and send the batches that the segment completes."""
         self._row.add(Counter.PerTopicBatchAnyPartition, segment.records)
         for segments in batch.add(segment, routed.now_ms):

@@ -119,7 +119,9 @@ class Topic:
     def apply_config(self, rule: TopicBatching) -> None:
         """Replace the batching rule; `batch` must be empty."""
         self.rule = rule
-        self.batch = PendingBatch(self._slab, rule.limits) if rule.kind is BatchingKind.PER_TOPIC else None
+        self.batch: PendingBatch[Segment] | None = None
+        if rule.kind is BatchingKind.PER_TOPIC:
+            self.batch = PendingBatch(self._slab, rule.limits)
 
     def update_view(self, view: TopicView | None) -> None:
         """Apply new metadata; a changed view restarts the rotation."""

@@ -10,18 +10,19 @@ import pytest
 from bruce_mp.config.sections import BatchLimits
 from bruce_mp.config.topics import UNBATCHED, BatchingKind, TopicBatching
 from bruce_mp.dispatcher.accumulator import Accumulator
-from bruce_mp.kernels import ProcessRow, read_headers
+from bruce_mp.kernels import ProcessRow
 from bruce_mp.kernels.closed_runs import LEEWAY_MS
 from bruce_mp.pipeline.run_linger import linger_ms
 from bruce_mp.slab.tables import TopicTable
 from bruce_mp.telemetry.counters import Counter
-from support.put_records import put_records
+from support.put_records import as_claimed, put_records
 from support.record_batches import KafkaRecord
 from support.slabs import DISPATCHER_ROW, SMALL, Input, datagram, new_slab
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
+    from bruce_mp.kernels import ClaimedRun
     from bruce_mp.slab.file import Slab
     from bruce_mp.slab.runs import Segment
 
@@ -46,7 +47,11 @@ def one(slab: Slab, topic: int) -> Segment:
 
 
 def add(gathering: Accumulator, slab: Slab, segments: list[Segment]) -> list[Segment]:
-    return gathering.add(segments, read_headers(slab, segments), 0)
+    return segments_of(gathering.add(as_claimed(slab, segments), 0))
+
+
+def segments_of(runs: Iterable[ClaimedRun]) -> list[Segment]:
+    return [run[0] for run in runs]
 
 
 def test_accumulator_topics_are_bounded_by_the_topic_table(slab: Slab) -> None:
@@ -56,7 +61,7 @@ def test_accumulator_topics_are_bounded_by_the_topic_table(slab: Slab) -> None:
         topic = table.add(b"t%d" % number, 1)
         segment = one(slab, topic)
         assert add(gathering, slab, [segment]) == []
-        assert gathering.flush_topic(topic) == [segment]
+        assert segments_of(gathering.flush_topic(topic)) == [segment]
         table.remove([topic])
     assert len(gathering._topics) <= SMALL.topics
     assert len(gathering._batches) <= SMALL.topics
@@ -69,7 +74,7 @@ def test_a_topic_that_reuses_an_entry_is_batched_by_its_own_rule(slab: Slab) -> 
     gone = table.add(b"three, gone", 1)
     waiting = [one(slab, gone), one(slab, gone)]
     assert add(gathering, slab, waiting) == []
-    assert gathering.flush_topic(gone) == waiting
+    assert segments_of(gathering.flush_topic(gone)) == waiting
     table.remove([gone])
     new = table.add(b"new", 1)
     assert new % SMALL.topics == gone % SMALL.topics
@@ -93,7 +98,7 @@ def test_a_frame_of_many_topics_is_accumulated_as_separate_frames_are(slab: Slab
     assert row.counters[Counter.CombinedTopicsBatchAnyPartition] == 4
     gathering.is_draining = True
     assert add(gathering, slab, [one(slab, own)]) != []
-    assert gathering.flush_all() == [g]
+    assert segments_of(gathering.flush_all()) == [g]
     assert row.counters[Counter.NoBatchAnyPartition] == 1, "it is counted by the rule that it has"
 
 
@@ -112,10 +117,9 @@ class Ticks:
     def frame(self, tick: int, *, arrived: int = 1, after: int = 1) -> int:
         """Add a frame `after` ms after a tick, and return the number of records that become ready."""
         segment = one(self._slab, self._topic)
-        [head] = read_headers(self._slab, [segment])
-        assert head is not None
-        head = head._replace(arrived_ms=(tick - 1) * LINGER_MS + arrived)
-        return len(self.accumulator.add([segment], [head], tick * LINGER_MS + after))
+        [run] = as_claimed(self._slab, [segment])
+        run = (*run[:-1], (tick - 1) * LINGER_MS + arrived)
+        return len(self.accumulator.add([run], tick * LINGER_MS + after))
 
 
 def test_the_last_frame_before_its_due_time_completes_the_combined_batch(slab: Slab) -> None:

@@ -15,6 +15,7 @@ from bruce_mp.kernels import (
     assign_sequences,
     bind_partition,
     claim,
+    claim_runs,
     encode,
     messages,
     split_at,
@@ -77,6 +78,26 @@ def check_parts(slab: Slab, whole: Segment, parts: list[Segment]) -> None:
     places = [at for part in parts for at in segment_words(slab, part)]
     assert len(places) == len(set(places))
     assert claim(slab, parts, MINE, MINE) == parts
+
+
+def test_claimed_runs_have_the_fields_of_their_headers() -> None:
+    with new_slab() as slab:
+        sender, held = Input(slab, topics=[(b"t1", 4), (b"t2", 4), (b"t3", 1)]), state_word(RunState.QUEUED, 2)
+        sender.now_ms = 70
+        for topic, key in ((b"t1", 5), (b"t2", None), (b"t3", None)):
+            sender.receive([datagram(topic, b"v" * 9, partition_key=key)] * 2)
+        whole, split, damaged = claim(slab, sender.close_all(), RunState.FILLED, MINE)
+        parts = [part for part in split_at(slab, split, 1, 100) if part is not None]
+        bind_partition(slab, [whole, *parts, damaged], [1, 2, 3, 0])
+        slab.words[(slab.chunk_at(damaged.chunk) + damaged.run + lay.RUN_SIZE) >> 2] += 4
+        runs, [error] = claim_runs(slab, [whole, *parts, damaged, whole], MINE, held)
+        assert runs == [
+            (whole, 1, 1, 1, 2, 18, 70),
+            (parts[0], 2, 2, 0, 1, 9, 70),
+            (parts[1], 2, 3, 0, 1, 9, 70),
+        ]
+        assert f"chunk {damaged.chunk} " in str(error)
+        assert claim_runs(slab, [whole, *parts], held, MINE) == (runs, [])
 
 
 @examples(30)

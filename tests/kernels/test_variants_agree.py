@@ -117,7 +117,7 @@ actions = st.lists(
         st.sampled_from(
             (
                 "split_at split_by_partition split_by_size time_range encode record_batch encode_message_set "
-                "read_headers group_by_partition deliver claim move bind_partition write_sequence "
+                "read_headers deliver claim claim_runs move bind_partition write_sequence "
                 "assign_sequences settle"
             ).split()
         ),
@@ -154,8 +154,8 @@ def results(it: Variant, segments: list[Segment], action: Action) -> tuple[Any, 
         ),
         "read_headers": lambda: it.call("read_headers", segments),
         "deliver": lambda: _deliver(it, segments, amount),
-        "group_by_partition": lambda: it.call("group_by_partition", segments),
         "claim": lambda: it.call("claim", [segment], RunState.FILLED, MINE),
+        "claim_runs": lambda: _claim_runs(it, segments),
         "move": lambda: it.row.move([segment, *rest], Move(MINE, QUEUED, 8)),
         "bind_partition": lambda: it.call("bind_partition", segments, range(which, which + len(segments))),
         "write_sequence": lambda: it.call("write_sequence", segments, amount, amount, 3, opens_batch=True),
@@ -202,6 +202,12 @@ def _deliver(it: Variant, segments: list[Segment], amount: int) -> Any:
         return made.settle(_batches(segments), amount * 3), made.sums()
     except SlabError:
         return made.sums()
+
+
+def _claim_runs(it: Variant, segments: list[Segment]) -> Any:
+    """Claim segments with the state that they have, and return the runs and the number of errors."""
+    runs, errors = it.call("claim_runs", segments, MINE, MINE)
+    return runs, len(errors)
 
 
 def _batches(segments: list[Segment]) -> list[BuiltBatch]:

@@ -19,12 +19,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bruce_mp.config.sections import BatchLimits
-from bruce_mp.pipeline.pending_batch import PendingBatch
+from bruce_mp.pipeline.pending_batch import UNLIMITED, PendingBatch
 from bruce_mp.slab.runs import segment_records
 from support.examples import examples
+from support.put_records import as_claimed
 from support.slabs import Input, datagram, new_slab
 
 if TYPE_CHECKING:
+    from bruce_mp.kernels import ClaimedRun
     from bruce_mp.slab.file import Slab
     from bruce_mp.slab.runs import Segment
 
@@ -77,6 +79,10 @@ class Model:
         return batch
 
 
+def segments_of(runs: list[ClaimedRun]) -> list[Segment]:
+    return [run[0] for run in runs]
+
+
 def sizes_of(slab: Slab, segments: list[Segment]) -> Batch:
     return [
         record.key_length + record.value_length for segment in segments for _, record in segment_records(slab, segment)
@@ -98,7 +104,7 @@ limits = st.builds(
 @given(runs=runs, limits=limits)
 def test_batches_follow_the_configured_limits(runs: list[tuple[int, list[int]]], limits: BatchLimits) -> None:
     with new_slab() as slab:
-        source, model, builder = Input(slab), Model(limits), PendingBatch(slab, limits)
+        source, model, builder = Input(slab), Model(limits), PendingBatch["Segment"](slab, limits)
         now_ms = 0
         for later_ms, run in runs:
             now_ms += later_ms
@@ -115,7 +121,7 @@ def test_batches_follow_the_configured_limits(runs: list[tuple[int, list[int]]],
 def test_empty_messages_count_towards_batch_limits(limits: BatchLimits) -> None:
     """An empty message counts one byte: a flood of them must not wait without limit."""
     with new_slab() as slab:
-        source, builder = Input(slab), PendingBatch(slab, limits)
+        source, builder = Input(slab), PendingBatch["Segment"](slab, limits)
         source.receive([datagram(b"t1")] * 12)
         (segment,) = source.close_all()
         assert [sizes_of(slab, batch) for batch in builder.add(segment, 0)] == [[0] * 10]
@@ -124,7 +130,7 @@ def test_empty_messages_count_towards_batch_limits(limits: BatchLimits) -> None:
 
 def test_a_batch_is_due_by_the_age_of_its_oldest_message() -> None:
     with new_slab() as slab:
-        source, builder = Input(slab), PendingBatch(slab, BatchLimits(time_ms=100))
+        source, builder = Input(slab), PendingBatch["Segment"](slab, BatchLimits(time_ms=100))
         for now_ms in (1000, 1050):
             source.now_ms = now_ms - 10
             source.receive([datagram(b"t1", b"v")])
@@ -135,46 +141,57 @@ def test_a_batch_is_due_by_the_age_of_its_oldest_message() -> None:
 
 def test_an_arrival_time_in_the_future_is_replaced_by_now() -> None:
     with new_slab() as slab:
-        source, builder = Input(slab), PendingBatch(slab, BatchLimits(time_ms=100))
+        source, builder = Input(slab), PendingBatch["ClaimedRun"](slab, BatchLimits(time_ms=100))
         source.receive([datagram(b"t1", b"v")])
-        [segment] = source.close_all()
-        assert builder.add_whole(segment, 5_000, 1_000) == []
+        [run] = as_claimed(slab, source.close_all())
+        assert builder.add_whole([(*run[:-1], 5_000)], 1_000) == []
         assert builder.due_ms == 1_000 + 100
 
 
 @pytest.mark.parametrize(("is_cut", "batches"), [(False, [[300] * 4]), (True, [[300] * 3])])
 def test_a_completing_run_is_split_only_when_required(*, is_cut: bool, batches: list[Batch]) -> None:
     with new_slab() as slab:
-        source, builder = Input(slab), PendingBatch(slab, BatchLimits(bytes=1000))
+        source, limits = Input(slab), BatchLimits(bytes=1000)
+        cutting, keeping = PendingBatch["Segment"](slab, limits), PendingBatch["ClaimedRun"](slab, limits)
         found: list[Batch] = []
         for _ in range(2):
             source.receive([datagram(b"t1", b"v" * 300)] * 2)
-            for run in source.close_all():
-                done = builder.add(run, 0) if is_cut else [builder.add_whole(run, 0, 0)]
-                found += [sizes_of(slab, batch) for batch in done if batch]
+            segments = source.close_all()
+            done = [batch for segment in segments for batch in cutting.add(segment, 0)] if is_cut else []
+            whole = [] if is_cut else segments_of(keeping.add_whole(as_claimed(slab, segments), 0))
+            found += [sizes_of(slab, batch) for batch in [*done, whole] if batch]
         assert found == batches
-        assert len(sizes_of(slab, builder.flush())) == 4 - len(batches[0])
+        assert len(sizes_of(slab, [*cutting.flush(), *segments_of(keeping.flush())])) == 4 - len(batches[0])
 
 
-@examples(30)
-@given(runs=runs, limits=limits)
+@examples(60)
+@given(runs=runs, limits=limits, frame_ms=st.integers(0, 60))
 def test_a_batch_that_keeps_runs_whole_is_complete_at_the_same_limits(
-    runs: list[tuple[int, list[int]]], limits: BatchLimits
+    runs: list[tuple[int, list[int]]], limits: BatchLimits, frame_ms: int
 ) -> None:
+    """A frame has the runs of `frame_ms`, and has the effect of a frame for each run."""
     with new_slab() as slab:
-        source, builder = Input(slab), PendingBatch(slab, limits)
-        now_ms, batch, due_ms = 0, Batch(), None
-        for later_ms, run in runs:
+        source, builder = Input(slab), PendingBatch["ClaimedRun"](slab, limits)
+        now_ms, batch, due_ms, start_ms = 0, Batch(), UNLIMITED, 0
+        frame: list[tuple[int, Batch]] = []
+        for later_ms, run in [*runs, (1000, [])]:
             now_ms += later_ms
+            if frame and now_ms > start_ms + frame_ms:
+                end_ms = frame[-1][0]
+                expected: Batch = []
+                for arrival_ms, sizes in frame:
+                    batch += sizes
+                    due_ms = min(due_ms, UNLIMITED if limits.time_ms is None else arrival_ms + limits.time_ms)
+                    many = limits.messages is not None and len(batch) >= limits.messages
+                    large = limits.bytes is not None and sum(batch) >= limits.bytes
+                    if many or large or end_ms >= due_ms:
+                        expected, batch, due_ms = expected + batch, [], UNLIMITED
+                completed = builder.add_whole(as_claimed(slab, source.close_all()), end_ms)
+                assert sizes_of(slab, segments_of(completed)) == expected
+                assert builder.due_ms == (due_ms if due_ms < UNLIMITED else None)
+                frame = []
+            start_ms = start_ms if frame else now_ms
             source.now_ms = now_ms
             source.receive([datagram(b"t1", b"v" * size) for size in run])
-            [segment] = source.close_all()
-            batch += run
-            if due_ms is None and limits.time_ms is not None:
-                due_ms = now_ms + limits.time_ms
-            many = limits.messages is not None and len(batch) >= limits.messages
-            large = limits.bytes is not None and sum(batch) >= limits.bytes
-            of_age = due_ms is not None and now_ms >= due_ms
-            expected, batch, due_ms = (batch, Batch(), None) if many or large or of_age else (Batch(), batch, due_ms)
-            assert sizes_of(slab, builder.add_whole(segment, now_ms, now_ms)) == expected
-            assert builder.due_ms == due_ms
+            source.lanes.close_all()
+            frame.append((now_ms, run))

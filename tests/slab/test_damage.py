@@ -64,7 +64,7 @@ def actions(slab: Slab, segment: Segment) -> list[Callable[[], object]]:
         lambda: set_state(slab, [segment], HELD),
         lambda: kernels.bind_partition(slab, [segment], [1]),
         lambda: kernels.read_headers(slab, [segment]),
-        lambda: kernels.group_by_partition(slab, [segment]),
+        lambda: kernels.claim_runs(slab, [segment], HELD, HELD),
         lambda: kernels.encode(slab, [segment]),
         lambda: kernels.split_by_size(slab, segment, 500),
         lambda: kernels.split_by_partition(slab, segment, [1, 2, 3]),

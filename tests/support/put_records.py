@@ -10,12 +10,25 @@ from bruce_mp.protocol.client.record_headers import encode_headers
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.chunks import ChunkPool
 from bruce_mp.slab.handover_tickets import HandoverTickets
+from bruce_mp.slab.runs import read_run
 from support.slabs import INPUT_ROW, Input
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from bruce_mp.kernels import ClaimedRun
     from bruce_mp.slab.file import Slab
     from bruce_mp.slab.runs import Segment
     from support.record_batches import KafkaRecord
+
+
+def as_claimed(slab: Slab, segments: Iterable[Segment]) -> list[ClaimedRun]:
+    """Return whole runs of partition 0 as `claim_runs` does, but do not claim them."""
+    headers = [(segment, read_run(slab, segment.chunk, segment.run)) for segment in segments]
+    return [
+        (segment, run.topic, 0, run.flags & lay.FLAG_PARTITION_KEY, segment.records, segment.payload, run.arrived_ms)
+        for segment, run in headers
+    ]
 
 
 def put_records(slab: Slab, runs: list[list[KafkaRecord]], topic: int = 1) -> list[Segment]:

@@ -29,35 +29,6 @@ def read_headers(slab, segments):
     return found
 
 
-def group_by_partition(slab, segments):
-    cdef Memory memory
-    cdef SegmentRef ref
-    cdef Bounds bounds
-    cdef RecordFields fields
-    cdef int partition
-    cdef dict groups = {}
-    attach(slab, &memory)
-    try:
-        for segment in segments:
-            read_segment(segment, &ref)
-            if find_bounds(&memory, &ref, &bounds) or not is_valid_run(&memory, &ref, &bounds):
-                return raise_damaged(slab, segment)
-            if load8(bounds.run) == SPLIT:
-                if read_record(bounds.first, bounds.end, &fields):
-                    return raise_damaged(slab, segment)
-                partition = <int>load32(bounds.first + RECORD_PARTITION)
-            else:
-                partition = <int>load32(bounds.run + RUN_PARTITION)
-            key = (load32(bounds.run + RUN_TOPIC), partition)
-            if key in groups:
-                (<list>groups[key]).append(segment)
-            else:
-                groups[key] = [segment]
-    finally:
-        release(&memory)
-    return groups
-
-
 def time_range(slab, segment):
     cdef Memory memory
     cdef SegmentRef ref

@@ -25,6 +25,14 @@ cdef object raise_damaged(object slab, object segment):
     raise SlabError(f"The records of a run of chunk {segment[0]} are damaged.")
 
 
+cdef object damage_of(object slab, object segment):
+    """Return the error that `raise_damaged` raises."""
+    try:
+        raise_damaged(slab, segment)
+    except SlabError as error:
+        return error
+
+
 cdef inline bint is_split(Bounds *bounds) noexcept nogil:
     return load8(bounds.run) == SPLIT
 
@@ -96,6 +104,32 @@ def claim(slab, segments, uint32_t expected, uint32_t state_word):
     finally:
         release(&memory)
     return claimed
+
+
+def claim_runs(slab, segments, uint32_t expected, uint32_t state_word):
+    cdef Memory memory
+    cdef LocatedSegment found
+    cdef uint8_t *run
+    cdef uint8_t *placement_at
+    cdef list claimed = [], errors = []
+    attach(slab, &memory)
+    try:
+        for segment in segments:
+            if locate_matching(&memory, segment, expected, &found):
+                continue
+            store_state(&found.bounds, found.ref.records, state_word)
+            if not is_valid_run(&memory, &found.ref, &found.bounds):
+                errors.append(damage_of(slab, segment))
+                continue
+            run = found.bounds.run
+            placement_at = found.bounds.first + RECORD_PARTITION if is_split(&found.bounds) else run + RUN_PARTITION
+            claimed.append((
+                segment, load32(run + RUN_TOPIC), <int>load32(placement_at), load8(run + RUN_FLAGS) & FLAG_PARTITION_KEY,
+                found.ref.records, found.ref.payload, load64(run + RUN_ARRIVED_MS),
+            ))
+    finally:
+        release(&memory)
+    return claimed, errors
 
 
 cdef void move_located(uint8_t *row, MoveRef *move, LocatedSegment *moved, uint64_t count) noexcept nogil:

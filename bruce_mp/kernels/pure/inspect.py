@@ -8,16 +8,15 @@ from bruce_mp.errors import SlabError
 from bruce_mp.protocol.client.messages import EmptyFields, Message
 from bruce_mp.protocol.client.record_headers import decode_headers
 from bruce_mp.slab import layout as lay
-from bruce_mp.slab.layout import RunState
 from bruce_mp.slab.runs import read_run, segment_bounds, segment_records
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
 
     from bruce_mp.slab.file import Slab
     from bruce_mp.slab.runs import Record, Segment
 
-__all__ = ["RunHeader", "TimeRange", "group_by_partition", "messages", "read_headers", "time_range"]
+__all__ = ["RunHeader", "TimeRange", "messages", "read_headers", "time_range"]
 
 # `_message` converts options to `EmptyFields` by value, so the values must be the same.
 assert [*EmptyFields] == [lay.OPTION_EMPTY_KEY, lay.OPTION_NULL_VALUE, lay.OPTION_EMPTY_VALUE]
@@ -52,23 +51,6 @@ def _read_header(slab: Slab, segment: Segment) -> RunHeader | None:
     return RunHeader(
         run.topic, run.flags, run.partition_index, run.partition_count, run.largest_payload, run.arrived_ms
     )
-
-
-def group_by_partition(slab: Slab, segments: Sequence[Segment]) -> dict[tuple[int, int], list[Segment]]:
-    """Group segments by topic number and partition, in order; each segment must have its partition already.
-
-    Raises SlabError for a segment that disagrees with the headers of its chunk and run.
-    """
-    groups: dict[tuple[int, int], list[Segment]] = {}
-    for segment in segments:
-        segment_bounds(slab, segment)  # raises SlabError for a damaged segment
-        run = read_run(slab, segment.chunk, segment.run)
-        partition = run.partition
-        if run.state is RunState.SPLIT:  # each record has its own partition
-            _, first_record = next(segment_records(slab, segment))
-            partition = first_record.partition
-        groups.setdefault((run.topic, partition), []).append(segment)
-    return groups
 
 
 class TimeRange(NamedTuple):
