@@ -1,6 +1,7 @@
 """Read the headers of segments' runs, and the timestamps of a segment's records: see `kernels/pure/inspect.py`."""
 
 from bruce_mp.kernels.compiled.memory cimport *
+from bruce_mp.kernels.compiled.named_tuple cimport named_tuple
 from bruce_mp.kernels.compiled.segments cimport is_valid_run, raise_damaged
 
 from bruce_mp.kernels.pure.inspect import RunHeader, TimeRange
@@ -23,7 +24,7 @@ def read_headers(slab, segments):
                 <int>load32(bounds.run + RUN_PARTITION_INDEX), load32(bounds.run + RUN_PARTITION_COUNT),
                 load32(bounds.run + RUN_LARGEST), load64(bounds.run + RUN_ARRIVED_MS),
             )
-            found.append(tuple.__new__(RunHeader, values))
+            found.append(named_tuple(RunHeader, values))
     finally:
         release(&memory)
     return found

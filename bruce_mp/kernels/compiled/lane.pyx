@@ -4,6 +4,7 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from libc.string cimport memcpy, memset
 
 from bruce_mp.kernels.compiled.memory cimport *
+from bruce_mp.kernels.compiled.named_tuple cimport named_tuple
 from bruce_mp.kernels.compiled.parse cimport NONE, ParsedMessage
 
 from bruce_mp.slab.runs import Segment
@@ -84,7 +85,7 @@ cdef class Lane:
     cdef object reset_run(self):
         """Mark the open run as closed in the lane, and return the run's segment."""
         cdef uint64_t run = self.run_at - self.start
-        segment = tuple.__new__(
+        segment = named_tuple(
             Segment, (self.chunk, self.generation, run, run + self.header_size, self.records, self.payload)
         )
         self.records = self.due_ms = 0

@@ -3,6 +3,7 @@
 from libc.stdlib cimport free, malloc
 
 from bruce_mp.kernels.compiled.memory cimport *
+from bruce_mp.kernels.compiled.named_tuple cimport named_tuple
 from bruce_mp.kernels.compiled.redo cimport *
 
 from bruce_mp.errors import SlabError
@@ -224,14 +225,17 @@ cdef object assign_one(
     cdef int epoch = <int32_t>load32(next_sequence_at + 4)  # the next field of the entry
     cdef int partition_index = partition, flag = FLAG_BATCH_START
     cdef uint64_t index
-    cdef LocatedSegment *located = <LocatedSegment *>malloc((segment_count or 1) * sizeof(LocatedSegment))
+    cdef LocatedSegment only
+    cdef LocatedSegment *located = &only
+    if segment_count > 1:
+        located = <LocatedSegment *>malloc(segment_count * sizeof(LocatedSegment))
     if located == NULL:
         raise MemoryError
     if not is_numbered or epoch >= LAST_EPOCH:
         base_sequence = epoch = NO_SEQUENCE
     sequence = base_sequence
     try:
-        if segment_count > rows.MAX_SETTLED_SEGMENTS:
+        if segment_count > 1 and segment_count > rows.MAX_SETTLED_SEGMENTS:
             raise SlabError("A batch has more segments than a transaction.")
         for index in range(segment_count):
             if locate_matching(memory, segments[index], move.before, &located[index]):
@@ -242,9 +246,10 @@ cdef object assign_one(
         move_located(row, move, located, segment_count)
         if base_sequence >= 0:
             store64(next_sequence_at, <uint64_t>sequence | <uint64_t>epoch << 32)  # both fields in one store
-        return tuple.__new__(BuiltBatch, (topic, partition, epoch, base_sequence, segments))
+        return named_tuple(BuiltBatch, (topic, partition, epoch, base_sequence, segments))
     finally:
-        free(located)
+        if segment_count > 1:
+            free(located)
 
 
 def assign_sequences(slab, process_row, batches, move, *, bint is_numbered):
@@ -351,7 +356,7 @@ cdef int split_run(Memory *memory, SegmentRef *ref) noexcept nogil:
 
 cdef inline object part_of(SegmentRef *ref, uint64_t first, uint64_t records, uint64_t payload):
     """Return the part of a segment that has `records` records, the first at offset `first` of the chunk."""
-    return tuple.__new__(Segment, (ref.chunk, ref.generation, ref.run, first, records, payload))
+    return named_tuple(Segment, (ref.chunk, ref.generation, ref.run, first, records, payload))
 
 
 def split_at(slab, segment, uint64_t max_records, int64_t max_payload):
