@@ -221,8 +221,8 @@ module Bruce
     def transmit(message)
       raise Errno::EMSGSIZE if message.bytesize > @max_message
 
-      # send() of a Socket without MSG_DONTWAIT would wait for the daemon
-      @socket.send(message, Socket::MSG_DONTWAIT | Socket::MSG_NOSIGNAL, @address)
+      # send() would wait for the daemon, even with MSG_DONTWAIT
+      @socket.sendmsg_nonblock(message, Socket::MSG_NOSIGNAL, @address)
     rescue Errno::EINTR
       retry
     end

@@ -1,0 +1,136 @@
+"""Datagram clients of all languages at a socket that fills up, goes away, or is replaced: no message waits or is lost."""
+
+from __future__ import annotations
+
+import errno
+import socket
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+from bruce_mp.protocol.client.messages import Message, parse_message
+from support.as_user import without_privilege
+from support.client_programs import LANGUAGES, ConformanceProgram, build, param
+from support.processes import time_limit, wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+pytestmark = pytest.mark.process
+
+WITH_DATAGRAMS: Final = [name for name, language in LANGUAGES.items() if language.has_datagrams]
+MORE_THAN_A_QUEUE: Final = 2000
+NOTICED_S: Final = 1.5
+"""Time in which a client notices that the path belongs to another socket: a second, and the time of two messages."""
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """Return the path of the daemon's socket, alone in its directory."""
+    (tmp_path / "sockets").mkdir()
+    return tmp_path / "sockets" / "in"
+
+
+@pytest.fixture(params=[param(name) for name in WITH_DATAGRAMS])
+def program(request: pytest.FixtureRequest, path: Path) -> Iterator[ConformanceProgram]:
+    """Yield a program with an open client, which is subject to file permissions."""
+    with ConformanceProgram(without_privilege(build(request.param)), request.param) as running:
+        running.open_datagrams(path)
+        yield running
+
+
+@contextmanager
+def bound(path: Path) -> Iterator[socket.socket]:
+    """Yield a new socket at the path, whose former owner keeps its own."""
+    path.unlink(missing_ok=True)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as owner:
+        owner.bind(str(path))
+        owner.setblocking(False)
+        yield owner
+
+
+def numbers_in(owner: socket.socket) -> list[int]:
+    """Take all messages from the queue."""
+    numbers = []
+    while True:
+        try:
+            message = parse_message(owner.recv(1000))
+        except BlockingIOError:
+            return numbers
+        assert isinstance(message, Message)
+        numbers.append(int(message.value or b""))
+
+
+def send(program: ConformanceProgram, *numbers: int) -> int:
+    return sum(program.send_datagrams("t", range(number, number + 1), 12) for number in numbers)
+
+
+def test_messages_go_on_after_the_path_is_bound_again(program: ConformanceProgram, path: Path) -> None:
+    for first in (0, 10, 20):
+        with bound(path) as daemon:
+            assert send(program, first, first + 1) == 2
+            assert numbers_in(daemon) == [first, first + 1]
+    assert program.datagram_stats() == (6, 0, {})
+
+
+def test_messages_reach_another_owner_of_the_path_though_the_former_one_is_open(
+    program: ConformanceProgram, path: Path
+) -> None:
+    with bound(path) as former:
+        assert send(program, 0) == 1
+        assert numbers_in(former) == [0]
+        with bound(path) as present:
+            began_s = time.monotonic()
+            arrived: list[int] = []
+            late: list[int] = []
+
+            def has_arrived() -> bool:
+                assert send(program, len(late) + 1) == 1
+                late.extend(numbers_in(former))
+                arrived.extend(numbers_in(present))
+                return bool(arrived)
+
+            wait_until(has_arrived, "a message at the present owner", NOTICED_S)
+            assert time.monotonic() - began_s < time_limit(2 * NOTICED_S)
+            assert late + arrived == list(range(1, len(late) + 2))
+
+
+def test_a_client_without_a_daemon_counts_errors_and_sends_once_there_is_one(
+    program: ConformanceProgram, path: Path
+) -> None:
+    assert send(program, 0) == 0
+    for number in (1, 2):
+        with bound(path) as daemon:
+            assert send(program, number) == 1
+            assert numbers_in(daemon) == [number]
+        assert send(program, 3, 4) == 0  # closed, but still in the directory
+        path.unlink()
+        assert send(program, 5) == 0
+    assert program.datagram_stats() == (2, 7, {errno.ENOENT: 3, errno.ECONNREFUSED: 4})
+
+
+def test_a_client_without_permission_counts_errors_and_sends_once_it_has_it(
+    program: ConformanceProgram, path: Path
+) -> None:
+    with bound(path) as daemon:
+        path.parent.chmod(0)
+        try:
+            assert send(program, 0, 1) == 0
+        finally:
+            path.parent.chmod(0o700)
+        assert send(program, 2) == 1
+        assert numbers_in(daemon) == [2]
+    assert program.datagram_stats() == (1, 2, {errno.EACCES: 2})
+
+
+def test_a_full_queue_refuses_messages_at_once(program: ConformanceProgram, path: Path) -> None:
+    with bound(path) as daemon:
+        sent = program.send_datagrams("t", range(MORE_THAN_A_QUEUE), 12)
+        assert 0 < sent < MORE_THAN_A_QUEUE
+        assert numbers_in(daemon) == list(range(sent))
+        assert send(program, sent) == 1
+        assert numbers_in(daemon) == [sent]
+    assert program.datagram_stats() == (sent + 1, MORE_THAN_A_QUEUE - sent, {errno.EAGAIN: MORE_THAN_A_QUEUE - sent})
