@@ -1,4 +1,4 @@
-"""Datagram clients of all languages at a socket that fills up, goes away, or is replaced: no message waits or is lost."""
+"""Datagram clients of all languages at a socket that fills up, goes away, or is replaced: a send never waits."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def bound(path: Path) -> Iterator[socket.socket]:
 
 def numbers_in(owner: socket.socket) -> list[int]:
     """Take all messages from the queue."""
-    numbers = []
+    numbers: list[int] = []
     while True:
         try:
             message = parse_message(owner.recv(1000))
@@ -96,6 +96,26 @@ def test_messages_reach_another_owner_of_the_path_though_the_former_one_is_open(
             wait_until(has_arrived, "a message at the present owner", NOTICED_S)
             assert time.monotonic() - began_s < time_limit(2 * NOTICED_S)
             assert late + arrived == list(range(1, len(late) + 2))
+
+
+def test_a_client_at_a_path_that_is_gone_counts_errors_though_the_former_owner_is_open(
+    program: ConformanceProgram, path: Path
+) -> None:
+    with bound(path) as former:
+        assert send(program, 0) == 1
+        path.unlink()
+
+        def is_refused() -> bool:
+            assert set(numbers_in(former)) <= {0, 1}
+            return send(program, 1) == 0
+
+        wait_until(is_refused, "an error", NOTICED_S)
+        assert send(program, 2, 3) == 0
+        with bound(path) as present:
+            assert send(program, 4) == 1
+            assert numbers_in(present) == [4]
+        assert numbers_in(former) == []
+    assert program.datagram_stats()[2] == {errno.ENOENT: 3}
 
 
 def test_a_client_without_a_daemon_counts_errors_and_sends_once_there_is_one(
