@@ -6,10 +6,13 @@ import (
 	"sync"
 	"sync/atomic"
 	"syscall"
+	"time"
 )
 
 // MaxDatagram is the longest datagram that a daemon accepts by default (input.max_datagram_size).
 const MaxDatagram = 64 << 10
+
+const reconnectAfter = time.Second
 
 // ErrClosed is the error of a client that was closed.
 var ErrClosed = errors.New("bruce: the client is closed")
@@ -28,19 +31,21 @@ type DatagramStats struct {
 	Invalid   uint64                   // messages that the protocol cannot express
 }
 
-// A DatagramClient sends datagrams from a socket without a name, which is not connected. Each message goes to the present
-// owner of the path, so a restart of the daemon goes unnoticed.
+// A DatagramClient sends datagrams from a socket without a name. A restart of the daemon goes unnoticed, because the client
+// connects again when the daemon has closed its socket, and every second, because another socket may have the path.
 type DatagramClient struct {
-	daemon  *syscall.SockaddrUnix
 	max     int
 	buffers sync.Pool
+	created time.Time
 
 	closing sync.RWMutex // a closed descriptor may become another file
 	fd      int
 
+	connectAt                atomic.Int64 // a duration since created; 0: the last attempt failed
 	sent, sentBytes, invalid atomic.Uint64
 
 	mu      sync.Mutex
+	daemon  *syscall.SockaddrUnix // which a system call writes to
 	refused map[syscall.Errno]uint64
 }
 
@@ -60,9 +65,10 @@ func NewDatagramClient(path string, options DatagramOptions) (*DatagramClient, e
 		}
 	}
 	c := &DatagramClient{
-		daemon:  &syscall.SockaddrUnix{Name: path},
 		max:     options.MaxMessage,
+		created: time.Now(),
 		fd:      fd,
+		daemon:  &syscall.SockaddrUnix{Name: path},
 		refused: make(map[syscall.Errno]uint64),
 	}
 	if c.max == 0 {
@@ -96,17 +102,50 @@ func (c *DatagramClient) send(message []byte) error {
 	if c.fd < 0 {
 		return ErrClosed
 	}
-	err := syscall.EINTR
-	for err == syscall.EINTR {
-		err, _ = syscall.Sendto(c.fd, message, syscall.MSG_DONTWAIT|syscall.MSG_NOSIGNAL, c.daemon).(syscall.Errno)
-	}
-	if err != 0 {
+	if call, err := c.transmit(message); err != 0 {
 		c.countRefused(err)
-		return os.NewSyscallError("sendto", err)
+		return os.NewSyscallError(call, err)
 	}
 	c.sent.Add(1)
 	c.sentBytes.Add(uint64(len(message)))
 	return nil
+}
+
+// transmit returns the failed system call with its error.
+func (c *DatagramClient) transmit(message []byte) (string, syscall.Errno) {
+	if int64(time.Since(c.created)) >= c.connectAt.Load() {
+		if err := c.connect(); err != 0 {
+			return "connect", err
+		}
+	}
+	err := c.write(message)
+	switch err {
+	case syscall.ECONNREFUSED, syscall.EPIPE, syscall.ENOTCONN, syscall.ECONNRESET: // the daemon has closed its socket
+		if err := c.connect(); err != 0 {
+			return "connect", err
+		}
+		err = c.write(message)
+	}
+	return "send", err
+}
+
+func (c *DatagramClient) connect() syscall.Errno {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.connectAt.Store(0)
+	if err, _ := syscall.Connect(c.fd, c.daemon).(syscall.Errno); err != 0 {
+		return err
+	}
+	c.connectAt.Store(int64(time.Since(c.created) + reconnectAfter))
+	return 0
+}
+
+func (c *DatagramClient) write(message []byte) syscall.Errno {
+	err := syscall.EINTR
+	for err == syscall.EINTR {
+		err, _ = syscall.Sendto(c.fd, message, syscall.MSG_DONTWAIT|syscall.MSG_NOSIGNAL, nil).(syscall.Errno)
+	}
+	return err
 }
 
 func (c *DatagramClient) countRefused(err syscall.Errno) {
