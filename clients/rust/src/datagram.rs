@@ -3,6 +3,7 @@ use std::io;
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use crate::{InvalidMessage, Message, SendError};
 
@@ -10,6 +11,7 @@ use crate::{InvalidMessage, Message, SendError};
 pub const MAX_DATAGRAM: usize = 64 << 10;
 
 const EMSGSIZE: i32 = 90;
+const RECONNECT_AFTER: Duration = Duration::from_secs(1);
 
 /// Counts of messages: offered = sent + sum of refused + invalid.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -24,10 +26,10 @@ pub struct DatagramStats {
     pub invalid: u64,
 }
 
-/// Sends datagrams from a socket without a name, which is not connected.
+/// Sends datagrams from a socket without a name.
 ///
-/// Each message goes to the present owner of the path, so a restart of the daemon goes unnoticed.  After a fork, parent
-/// and child may both go on.
+/// A restart of the daemon goes unnoticed, because the client connects again when the daemon has closed its socket, and
+/// every second, because another socket may have the path.  After a fork, parent and child may both go on.
 #[derive(Debug)]
 pub struct DatagramClient {
     path: PathBuf,
@@ -40,6 +42,8 @@ pub struct DatagramClient {
 struct State {
     buffer: Vec<u8>,
     stats: DatagramStats,
+    /// The time of the last attempt to connect, if it succeeded.
+    connected: Option<Instant>,
 }
 
 impl DatagramClient {
@@ -70,7 +74,7 @@ impl DatagramClient {
     /// The message was not sent, and is counted.
     pub fn send(&self, message: &Message<'_>) -> Result<(), SendError> {
         let mut guard = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        let State { buffer, stats } = &mut *guard;
+        let State { buffer, stats, connected } = &mut *guard;
         buffer.clear();
         match message.encode(buffer) {
             Ok(()) if buffer.len() <= self.max_message => {}
@@ -83,7 +87,7 @@ impl DatagramClient {
                 return Err(error.into());
             }
         }
-        if let Err(error) = self.transmit(buffer) {
+        if let Err(error) = self.transmit(buffer, connected) {
             *stats.refused.entry(error.raw_os_error().unwrap_or_default()).or_default() += 1;
             return Err(error.into());
         }
@@ -92,9 +96,29 @@ impl DatagramClient {
         Ok(())
     }
 
-    fn transmit(&self, message: &[u8]) -> io::Result<()> {
+    fn transmit(&self, message: &[u8], connected: &mut Option<Instant>) -> io::Result<()> {
+        if !connected.is_some_and(|at| at.elapsed() < RECONNECT_AFTER) {
+            self.connect(connected)?;
+        }
+        match self.write(message) {
+            Err(error) if is_closed(&error) => {
+                self.connect(connected)?;
+                self.write(message)
+            }
+            result => result,
+        }
+    }
+
+    fn connect(&self, connected: &mut Option<Instant>) -> io::Result<()> {
+        *connected = None;
+        self.socket.connect(&self.path)?;
+        *connected = Some(Instant::now());
+        Ok(())
+    }
+
+    fn write(&self, message: &[u8]) -> io::Result<()> {
         loop {
-            match self.socket.send_to(message, &self.path) {
+            match self.socket.send(message) {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 result => return result.map(drop),
             }
@@ -106,4 +130,10 @@ impl DatagramClient {
     pub fn stats(&self) -> DatagramStats {
         self.state.lock().unwrap_or_else(PoisonError::into_inner).stats.clone()
     }
+}
+
+/// Returns true for the error of a socket whose peer, the daemon, has closed its own.
+fn is_closed(error: &io::Error) -> bool {
+    use io::ErrorKind::{BrokenPipe, ConnectionRefused, ConnectionReset, NotConnected};
+    matches!(error.kind(), ConnectionRefused | BrokenPipe | NotConnected | ConnectionReset)
 }
