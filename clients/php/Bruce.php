@@ -198,10 +198,18 @@ final class Message
     }
 }
 
-/** Sends datagrams, without blocking, from a socket that is not connected: a restart of the daemon goes unnoticed. */
+/**
+ * Sends datagrams without blocking. A restart of the daemon goes unnoticed, because the client connects again when the
+ * daemon has closed its socket, and every second, because another socket may have the path.
+ */
 final class DatagramClient
 {
+    private const RECONNECT_AFTER_NS = 1_000_000_000;
+    private const MAX_PATH = 107;
+    private const CLOSED = [SOCKET_ECONNREFUSED, SOCKET_EPIPE, SOCKET_ENOTCONN, SOCKET_ECONNRESET];
+
     private \Socket $socket;
+    private int $connectAtNs = 0;
     private int $pid = 0;
     private int $sent = 0;
     private int $sentBytes = 0;
@@ -239,13 +247,45 @@ final class DatagramClient
         return true;
     }
 
+    /** Return the errno. */
     private function transmit(string $message): int
+    {
+        if (hrtime(true) >= $this->connectAtNs && ($error = $this->connect()) !== 0) {
+            return $error;
+        }
+        $error = $this->write($message);
+        if (in_array($error, self::CLOSED, true)) {
+            $error = $this->connect() ?: $this->write($message);
+        }
+        return $error;
+    }
+
+    private function connect(): int
+    {
+        $this->connectAtNs = 0;
+        if (strlen($this->path) > self::MAX_PATH) {
+            return SOCKET_ENAMETOOLONG; // for which PHP would throw
+        }
+        if (!@socket_connect($this->socket, $this->path)) {
+            return $this->takeError();
+        }
+        $this->connectAtNs = hrtime(true) + self::RECONNECT_AFTER_NS;
+        return 0;
+    }
+
+    private function write(string $message): int
     {
         $size = strlen($message);
         do {
-            $done = @socket_sendto($this->socket, $message, $size, MSG_DONTWAIT, $this->path);
-            $error = $done === false ? socket_last_error($this->socket) : 0;
+            $done = @socket_send($this->socket, $message, $size, MSG_DONTWAIT);
+            $error = $done === false ? $this->takeError() : 0;
         } while ($error === SOCKET_EINTR);
+        return $error;
+    }
+
+    private function takeError(): int
+    {
+        $error = socket_last_error($this->socket);
         socket_clear_error($this->socket);
         return $error;
     }
