@@ -168,8 +168,12 @@ module Bruce
     end
   end
 
-  # Sends datagrams, without blocking, from a socket that is not connected: a restart of the daemon goes unnoticed.
+  # Sends datagrams without blocking. A restart of the daemon goes unnoticed, because the client connects again when the
+  # daemon has closed its socket, and every second, because another socket may have the path.
   class DatagramClient
+    RECONNECT_AFTER = 1.0
+    CLOSED = [Errno::ECONNREFUSED, Errno::EPIPE, Errno::ENOTCONN, Errno::ECONNRESET].freeze
+
     # Counts of this process: offered = sent + sum of refused, by errno.
     Stats = Struct.new(:sent, :sent_bytes, :refused, keyword_init: true)
 
@@ -179,6 +183,7 @@ module Bruce
       @lock = Mutex.new
       @socket = Socket.new(:UNIX, :DGRAM)
       @socket.setsockopt(:SOCKET, :SNDBUF, send_buffer) if send_buffer
+      @connect_at = 0
       reset
     end
 
@@ -221,8 +226,27 @@ module Bruce
     def transmit(message)
       raise Errno::EMSGSIZE if message.bytesize > @max_message
 
-      # send() would wait for the daemon, even with MSG_DONTWAIT
-      @socket.sendmsg_nonblock(message, Socket::MSG_NOSIGNAL, @address)
+      connect if now >= @connect_at
+      begin
+        write(message)
+      rescue *CLOSED
+        connect
+        write(message)
+      end
+    end
+
+    def now
+      Process.clock_gettime(Process::CLOCK_MONOTONIC)
+    end
+
+    def connect
+      @connect_at = 0
+      @socket.connect(@address)
+      @connect_at = now + RECONNECT_AFTER
+    end
+
+    def write(message)
+      @socket.write_nonblock(message) # send() would wait for the daemon, even with MSG_DONTWAIT
     rescue Errno::EINTR
       retry
     end
