@@ -13,7 +13,7 @@ same names.  The same tests run on both variants.  `CHOICE` tells which variant 
     rows            settles segments, moves them to other stages, and counts messages, in transactions
     deliveries      settles delivered batches, and sums their messages by topic
     segments        claims segments, writes their partitions and sequence numbers, and splits segments
-    inspect         reads run headers, timestamps and messages
+    inspect         reads run headers, timestamps and messages; queues runs whose partition is chosen
     counts          counts records by state, and the outcomes of stream clients' messages
     acks            reads produce responses without errors
     encode          encodes segments as record batches (`message_set`: as a message set)
@@ -29,7 +29,7 @@ from bruce_mp.kernel_choice import KernelChoice, choose
 from bruce_mp.kernels.pure.arrival_rate import NO_COALESCING, Coalescing
 from bruce_mp.kernels.pure.counts import CountedPosition
 from bruce_mp.kernels.pure.deliveries import DeliveryCounters
-from bruce_mp.kernels.pure.inspect import RunHeader, TimeRange, messages
+from bruce_mp.kernels.pure.inspect import Choice, RunHeader, RunQueue, TimeRange, messages
 from bruce_mp.kernels.pure.intake import PlainCounters
 from bruce_mp.kernels.pure.lanes import Ingested, NoRoom
 from bruce_mp.kernels.pure.parse import Failure, ParsedBatch, PartitionerOfTopic, RejectedMessage
@@ -52,7 +52,7 @@ if TYPE_CHECKING or not CHOICE.compiled:  # type checkers check both variants ag
     from bruce_mp.kernels.pure.counts import count_outcomes, count_states
     from bruce_mp.kernels.pure.deliveries import Deliveries
     from bruce_mp.kernels.pure.encode import encode, produce_topics, record_batch
-    from bruce_mp.kernels.pure.inspect import read_headers, time_range
+    from bruce_mp.kernels.pure.inspect import queue_chosen, read_headers, time_range
     from bruce_mp.kernels.pure.intake import DatagramIntake, DatagramReceiver
     from bruce_mp.kernels.pure.lanes import Lanes
     from bruce_mp.kernels.pure.message_set import encode_message_set
@@ -75,7 +75,7 @@ else:
     from bruce_mp.kernels.compiled.counts import count_outcomes, count_states
     from bruce_mp.kernels.compiled.deliveries import Deliveries
     from bruce_mp.kernels.compiled.encode import encode, produce_topics, record_batch
-    from bruce_mp.kernels.compiled.inspect import read_headers, time_range
+    from bruce_mp.kernels.compiled.inspect import queue_chosen, read_headers, time_range
     from bruce_mp.kernels.compiled.intake import DatagramIntake, DatagramReceiver
     from bruce_mp.kernels.compiled.lanes import Lanes
     from bruce_mp.kernels.compiled.message_set import encode_message_set
@@ -96,6 +96,7 @@ __all__ = [
     "CHOICE",
     "NO_COALESCING",
     "ArrivalRate",
+    "Choice",
     "ChunkPool",
     "ClaimedRun",
     "Coalescing",
@@ -114,6 +115,7 @@ __all__ = [
     "ProcessRow",
     "RejectedMessage",
     "RunHeader",
+    "RunQueue",
     "SplitStop",
     "StreamCounters",
     "StreamIntake",
@@ -135,6 +137,7 @@ __all__ = [
     "encode_message_set",
     "messages",
     "produce_topics",
+    "queue_chosen",
     "read_accepted",
     "read_headers",
     "record_batch",

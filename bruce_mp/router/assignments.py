@@ -15,14 +15,11 @@ so the batch must be sent again unchanged, with the same sequence numbers.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from itertools import count
 from typing import TYPE_CHECKING, Final
 
 from bruce_mp import kernels
-from bruce_mp.errors import SlabError
 from bruce_mp.ipc.frames import EVERYTHING, Parcel, ParcelKind
-from bruce_mp.pipeline.corruption import quarantine
 from bruce_mp.router.backoff import LeaderlessBackoff, RouterBackoff
 from bruce_mp.router.dispatchers import DispatcherSet
 from bruce_mp.router.pause_protocol import DispatcherScope, Route, ScopeEvent, ScopeState
@@ -35,11 +32,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from bruce_mp.config.sections import Delivery
+    from bruce_mp.kernels import Choice
     from bruce_mp.router.cluster import Address, ClusterView
     from bruce_mp.router.metadata_refresh import FetchSchedule
     from bruce_mp.router.outbox import Outbox
     from bruce_mp.router.pause_protocol import Scope
     from bruce_mp.router.slab_tables import SlabTables
+    from bruce_mp.router.topics import Topic
     from bruce_mp.slab.file import Slab
     from bruce_mp.slab.recovery import FoundSegment
     from bruce_mp.slab.rows import ProcessRow
@@ -95,16 +94,22 @@ class Assignments:
         self._slots = self._dispatchers.slots
         self.dispatchers_to_run = self._dispatchers.dispatchers_to_run
         self._outbox = outbox
-        self.flush_topic = outbox.post_flush
+        self.flush_topic, self.send_queues = outbox.post_flush, outbox.send_queues
         self._dispatcher_scopes: dict[int, DispatcherScope] = {}
         self._resync_numbers = count(1)
         self._routes: dict[_TopicPartition, Route] = {}
         self._leaderless_backoff = LeaderlessBackoff(self._new_backoff())
         self._metadata_started_ms = 0
         """The time at which the fetch of the present metadata began."""
-        self._open_slots: dict[_TopicPartition, int] = {}
-        """A cache for `send` and `is_open`: the dispatcher slot of each partition that is known to be open.  It is
-        cleared by new metadata, each frame of a dispatcher and `hand_back_all`, because these may close partitions."""
+        self.open_partitions: dict[_TopicPartition, Choice] = {}
+        """A cache of the partitions that are known to be open."""
+        self.choices: dict[int, Choice] = {}
+        """By topic number: the partition that the present turn of brokers has chosen for AnyPartition messages."""
+        self.choosers: dict[int, Topic] = {}
+        """By number: the topics that may make a choice.  They are plain, and have no batch and no parked messages.
+
+        New metadata, each frame of a dispatcher and `hand_back_all` clear the last three dictionaries, because these
+        may close partitions."""
 
     # --- state for process and reports -------------------------------------------------------------------------------
 
@@ -159,11 +164,16 @@ class Assignments:
 
     def is_open(self, topic: int, partition: int) -> bool:
         """Return True if messages for the partition can be sent now."""
-        if (topic, partition) in self._open_slots:
+        if (topic, partition) in self.open_partitions:
             return True
         slot = self._leader_slot(topic, partition)
         route = self._routes.get((topic, partition))
         return slot is not None and self._ensure_scope(slot).is_flowing and (route is None or route.is_flowing)
+
+    def _forget_open(self) -> None:
+        self.open_partitions.clear()
+        self.choices.clear()
+        self.choosers.clear()
 
     def is_starting(self, topic: int, partition: int) -> bool:
         """Return True if the partition's dispatcher has not answered RESYNC yet."""
@@ -175,36 +185,35 @@ class Assignments:
     ) -> dict[_TopicPartition, list[Segment]]:
         """Bind segments to their partitions, and send them to dispatchers or append them to their routes.
 
-        If `kind` is QUEUE, one parcel has all segments for a dispatcher; for any other kind, `segments_of` must have
-        only one partition.  Return the segments of partitions for which the slab's partition table has no room.
+        If `kind` is QUEUE, the segments are only added to the outbox's queues, for `send_queues`.  Return the segments
+        of partitions for which the slab's partition table has no room.
         """
         refused: dict[_TopicPartition, list[Segment]] = {}
-        by_slot: dict[int, dict[_TopicPartition, list[Segment]]] = defaultdict(dict)
-        for key, segments in segments_of.items():
-            slot = self._open_slots.get(key)
-            if slot is not None:
-                by_slot[slot][key] = segments
-            elif not self._ensure_entry(*key):
-                refused[key] = segments
-            elif (slot := self._assign_to_leader(*key, now_ms)) is not None:
-                by_slot[slot][key] = segments
-            else:
-                self._routes[key].arrived += self._bind({key: segments})
-        for slot, group in by_slot.items():
-            bound = self._bind(group)
-            if kind is ParcelKind.QUEUE:
-                self._outbox.post_queue(slot, group, bound)
+        for (topic, partition), segments in segments_of.items():
+            choice = self.open_partitions.get((topic, partition))
+            if choice is None:
+                if not self._ensure_entry(topic, partition):
+                    refused[topic, partition] = segments
+                    continue
+                choice = self._assign_to_leader(topic, partition, now_ms)
+            if choice is not None and kind is ParcelKind.QUEUE:
+                choice.queue.segments.extend(segments)
+                choice.queue.partitions.extend([partition] * len(segments))
+                choice.queue.topics.append(topic)
+                continue
+            bound = self._outbox.bind(segments, [partition] * len(segments))
+            if choice is None:
+                self._routes[topic, partition].arrived += bound
             elif bound:
-                ((topic, partition),) = group
-                self._outbox.post(slot, Parcel(kind, topic, partition, bound))
+                self._outbox.post(choice.queue.slot, Parcel(kind, topic, partition, bound))
         return refused
 
     def _ensure_entry(self, topic: int, partition: int) -> bool:
         """Give the partition an entry in the slab's partition table; return False if the table is full."""
         return (topic, partition) in self._routes or self._tables.partitions.ensure_entry(topic, partition)
 
-    def _assign_to_leader(self, topic: int, partition: int, now_ms: int) -> int | None:
-        """Let the leader's dispatcher hold a partition, and return its slot; return None if messages must wait."""
+    def _assign_to_leader(self, topic: int, partition: int, now_ms: int) -> Choice | None:
+        """Let the leader's dispatcher hold a partition, and return its choice; return None if messages must wait."""
         route = self._ensure_route(topic, partition)
         slot = self._leader_slot(topic, partition)
         if slot is None:
@@ -214,29 +223,8 @@ class Assignments:
         if route.has_waiting or is_held_elsewhere or not self.is_open(topic, partition):
             return None
         self._set_holder(route, slot)
-        self._open_slots[topic, partition] = slot
-        return slot
-
-    def _bind(self, segments_of: Mapping[_TopicPartition, list[Segment]]) -> list[Segment]:
-        """Store in the slab the partition of each segment; quarantine damaged segments, and return the others."""
-        segments: list[Segment] = []
-        partitions: list[int] = []
-        for (_, partition), group in segments_of.items():
-            segments += group
-            partitions += [partition] * len(group)
-        try:
-            kernels.bind_partition(self._slab, segments, partitions)
-        except SlabError:
-            return list(self._bind_each(zip(segments, partitions, strict=True)))
-        return segments
-
-    def _bind_each(self, bindings: Iterable[tuple[Segment, int]]) -> Iterator[Segment]:
-        for segment, partition in bindings:
-            try:
-                kernels.bind_partition(self._slab, [segment], [partition])
-                yield segment
-            except SlabError as error:
-                quarantine(self._row, error)
+        choice = self.open_partitions[topic, partition] = self._outbox.choice_of(slot, partition)
+        return choice
 
     def request_leader(self, now_ms: int) -> None:
         """Request metadata, because messages have no leader with an open dispatcher."""
@@ -281,7 +269,7 @@ class Assignments:
         `started_ms` is the time at which the fetch of the metadata began.
         """
         self._metadata_started_ms = started_ms
-        self._open_slots.clear()
+        self._forget_open()
         for freed_slot in self._dispatchers.on_metadata(view, now_ms):
             removed = self._dispatcher_scopes.pop(freed_slot, None)
             if removed is not None and removed.is_paused:
@@ -295,7 +283,7 @@ class Assignments:
 
     def hand_back_all(self, now_ms: int) -> None:
         """Request all messages back from all dispatchers, so that the router assigns them again."""
-        self._open_slots.clear()
+        self._forget_open()
         self._dispatchers.include_holders()  # a dispatcher must run to hand back its messages
         for slot, dispatcher in self._dispatcher_scopes.items():
             if dispatcher.is_flowing and dispatcher.pause(now_ms):
@@ -383,7 +371,7 @@ class Assignments:
     def on_parcels(self, parcels: list[Parcel], now_ms: int) -> None:
         """Process one dispatcher's frame; its first parcel, SENDER, has the dispatcher's slot and incarnation."""
         _, slot, incarnation, _ = parcels[0]  # in the fields `topic` and `partition`; RESYNC and SYNCED also reuse them
-        self._open_slots.clear()
+        self._forget_open()
         dispatcher = self._ensure_scope(slot)
         if incarnation < dispatcher.incarnation:
             return  # the sender is dead, and its successor repeats what still applies

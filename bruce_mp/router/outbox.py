@@ -9,14 +9,18 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING, Final
 
+from bruce_mp import kernels
+from bruce_mp.errors import SlabError
 from bruce_mp.ipc.frames import Parcel, ParcelKind
+from bruce_mp.kernels import Choice, RunQueue
+from bruce_mp.pipeline.corruption import quarantine
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.layout import RunState, state_word
 from bruce_mp.slab.rows import Move
 from bruce_mp.slab.runs import raise_damage
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from bruce_mp.slab.file import Slab
     from bruce_mp.slab.rows import ProcessRow
@@ -43,6 +47,19 @@ class Outbox:
         self._parcels: dict[int, list[Parcel]] = {}
         self._flush_slots: dict[int, set[int]] = defaultdict(set)
         """By topic number: the slots to which records of the topic were posted in QUEUE since the last FLUSH."""
+        self._queues: dict[int, RunQueue] = {}
+        """By slot: the segments that the next call of `send_queues` posts.  A topic may be missing in `RunQueue.topics`
+        if it is in `_flush_slots` already."""
+        self._choices: dict[tuple[int, int], Choice] = {}
+        """The results of `choice_of`.  Topics share them, so that less memory is read for each run."""
+
+    def choice_of(self, slot: int, partition: int) -> Choice:
+        """Return the choice of a partition whose leader has the dispatcher in `slot`."""
+        choice = self._choices.get((slot, partition))
+        if choice is None:
+            queue = self._queues.setdefault(slot, RunQueue(slot, [], [], []))
+            choice = self._choices[slot, partition] = Choice(partition, queue)
+        return choice
 
     def post(self, slot: int, parcel: Parcel) -> None:
         """Assign a parcel's segments to a slot, and append the parcel to the slot's parcels."""
@@ -56,11 +73,34 @@ class Outbox:
         if len(self._row.move(segments, move)) != len(segments):
             raise_damage(self._slab, segments)
 
-    def post_queue(self, slot: int, partitions: Iterable[tuple[int, int]], segments: list[Segment]) -> None:
-        """Post segments in a QUEUE parcel; `partitions` has the (topic number, partition) pairs of the segments."""
-        self.post(slot, Parcel(ParcelKind.QUEUE, segments=segments))
-        for topic, _ in partitions:
-            self._flush_slots[topic].add(slot)
+    def bind(self, segments: list[Segment], partitions: list[int]) -> list[Segment]:
+        """Store in the slab the partition of each segment; quarantine damaged segments, and return the others."""
+        try:
+            kernels.bind_partition(self._slab, segments, partitions)
+        except SlabError:
+            return list(self._bind_each(zip(segments, partitions, strict=True)))
+        return segments
+
+    def _bind_each(self, bindings: Iterable[tuple[Segment, int]]) -> Iterator[Segment]:
+        for segment, partition in bindings:
+            try:
+                kernels.bind_partition(self._slab, [segment], [partition])
+                yield segment
+            except SlabError as error:
+                quarantine(self._row, error)
+
+    def send_queues(self) -> None:
+        """Bind the segments in the queues to their partitions, and post them in one QUEUE parcel for each slot."""
+        for slot, segments, partitions, topics in self._queues.values():
+            if not segments:
+                continue
+            bound = [*self.bind(segments, partitions)]
+            for topic in topics:
+                self._flush_slots[topic].add(slot)
+            segments.clear()
+            partitions.clear()
+            topics.clear()
+            self.post(slot, Parcel(ParcelKind.QUEUE, segments=bound))
 
     def post_flush(self, topic: int) -> None:
         for slot in self._flush_slots.pop(topic, ()):

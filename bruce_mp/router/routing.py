@@ -10,6 +10,7 @@ their topic is unknown or no partition is open for them.
 from __future__ import annotations
 
 from heapq import heappop, heappush
+from operator import attrgetter
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from bruce_mp import kernels
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 
     from bruce_mp.config.model import Config
     from bruce_mp.discards.settlement import Discards
-    from bruce_mp.kernels import RunHeader
+    from bruce_mp.kernels import Choice, RunHeader
     from bruce_mp.pipeline.msg_debug import WireTap
     from bruce_mp.pipeline.pending_batch import PendingBatch
     from bruce_mp.router.assignments import Assignments
@@ -51,18 +52,20 @@ DISPATCHER_START_WAIT_MS: Final = 2_000
 _NO_RUN_IS_PLAIN: Final = -1
 """A value of `max_plain_payload` below the payload of every message."""
 _HAS_KEY: Final = lay.FLAG_PARTITION_KEY
+_PAYLOAD_OF: Final = attrgetter("payload")
 
 _TopicPartition = tuple[int, int]  # topic number, partition
 _SegmentsByPartition = dict[_TopicPartition, list["Segment"]]
 
 
 class _RoutedSegments:
-    """Collects the segments that one call routes, in sending order, so that each dispatcher gets them in one frame.
+    """Collects the segments that one call routes, in sending order, so that each dispatcher gets them in one parcel.
 
-    `now_ms` is the time of the call.
+    Segments for partitions that are known to be open are in the outbox's queues instead.  `now_ms` is the time of the
+    call.
     """
 
-    __slots__ = ("groups", "keyed_count", "max_plain_payload", "now_ms", "queued", "unkeyed_count")
+    __slots__ = ("keyed_count", "max_plain_payload", "now_ms", "queued", "unkeyed_count")
 
     def __init__(self, now_ms: int, max_plain_payload: int = _NO_RUN_IS_PLAIN) -> None:
         self.now_ms = now_ms
@@ -74,20 +77,7 @@ class _RoutedSegments:
         """The number of routed records with a partition key.  `RunRouter.unpark` ignores both numbers, because its
         records were counted when they were parked."""
         self.queued: _SegmentsByPartition = {}
-        """Segments to send in QUEUE parcels, after all groups in `groups`."""
-        self.groups: list[tuple[ParcelKind, _SegmentsByPartition]] = []
-        """(kind of the parcels, segments) in sending order."""
-
-    def queue(self, topic: Topic, partition: int, segment: Segment) -> None:
-        """Add a segment that the dispatcher may accumulate with others."""
-        self.queued.setdefault((topic.number, partition), []).append(segment)
-
-    def add_parcel(self, kind: ParcelKind, topic: Topic, partition: int, segments: list[Segment]) -> None:
-        """Add segments that form one parcel, to be sent after the segments that are queued now."""
-        if self.queued:
-            self.groups.append((ParcelKind.QUEUE, self.queued))
-            self.queued = {}
-        self.groups.append((kind, {(topic.number, partition): segments}))
+        """Segments to send in QUEUE parcels, of partitions that are not known to be open."""
 
 
 class RunRouter:
@@ -122,6 +112,10 @@ class RunRouter:
         self._max_payload = _max_payload_of(config)
         self._by_number = topics.by_number
         self._is_open = assignments.is_open
+        self._open_partitions = assignments.open_partitions
+        self._choices, self._choosers = assignments.choices, assignments.choosers
+        self._turn_of_choices: int | None = None
+        """The turn of brokers in which `_choices` were made; None while traffic is large."""
         self._awaiting_metadata: list[Segment] = []
         self._maybe_parked: dict[int, Topic] = {}
         """By number: the topics that have, or had, parked messages."""
@@ -134,6 +128,8 @@ class RunRouter:
         """Apply a reloaded config; before that, send the pending batches of topics with a changed batching rule."""
         self._max_payload = _max_payload_of(config)
         self.rate_limits.apply_config(config.rate_limit_for)
+        self._choices.clear()
+        self._choosers.clear()
         self._turns.apply_config(config.batching)
         for topic in self._by_number.values():
             topic.is_plain = False  # `_admit` determines it again
@@ -150,16 +146,23 @@ class RunRouter:
         if self._topics.view is None:
             self._awaiting_metadata += segments
             return
-        self._turns.record_routed(sum([segment.payload for segment in segments]), now_ms)
-        routed = _RoutedSegments(now_ms, _NO_RUN_IS_PLAIN if self._tap.is_active else self._max_payload)
-        for segment, header in zip(segments, kernels.read_headers(self._slab, segments), strict=True):
+        self._turns.record_routed(sum(map(_PAYLOAD_OF, segments)), now_ms)
+        if self._turns.current_turn != self._turn_of_choices:
+            self._turn_of_choices = self._turns.current_turn
+            self._choices.clear()
+        max_plain_payload = _NO_RUN_IS_PLAIN if self._tap.is_active else self._max_payload
+        others, queued_count = kernels.queue_chosen(
+            self._slab, segments, self._choices, self._choose, max_plain_payload
+        )
+        routed = _RoutedSegments(now_ms, max_plain_payload)
+        for segment, header in others:
             try:
                 self._route(segment, header, routed)
             except SlabError as error:
                 quarantine(self._row, error)
         self._send(routed)
-        if routed.unkeyed_count:
-            self._row.add(Counter.RouteAnyPartitionMsg, routed.unkeyed_count)
+        if queued_count or routed.unkeyed_count:
+            self._row.add(Counter.RouteAnyPartitionMsg, queued_count + routed.unkeyed_count)
         if routed.keyed_count:
             self._row.add(Counter.RoutePartitionKeyMsg, routed.keyed_count)
 
@@ -216,8 +219,47 @@ class RunRouter:
                 self._add_to_batch(topic, topic.batch, segment, routed)
                 return
             partition = self._next_partition(topic, [segment], routed.now_ms)
+            self._learn_choice(topic, partition, routed.now_ms)
         if partition is not None:
-            routed.queue(topic, partition, segment)
+            self._queue(topic.number, partition, segment, routed)
+
+    def _learn_choice(self, topic: Topic, partition: int | None, now_ms: int) -> None:
+        """Update `_choosers` and `_choices` after `_next_partition` has returned this partition for a run."""
+        turn, number = self._turn_of_choices, topic.number
+        if turn is None:
+            return
+        if partition is None or not topic.is_plain or not topic.follows_turns(now_ms):
+            self._choosers.pop(number, None)
+            return
+        self._choosers[number] = topic
+        choice = self._open_partitions.get((number, partition))
+        if choice is not None and topic.has_chosen(turn):
+            self._choices[number] = choice
+
+    def _choose(self, number: int) -> Choice | None:
+        """Choose the partition that gets the AnyPartition messages of a topic number until the turn of brokers ends.
+
+        Return None if the topic is not in `_choosers`, the traffic is large, or the choice is not a usual one.
+        """
+        topic, turn = self._choosers.get(number), self._turn_of_choices
+        if topic is None or turn is None:
+            return None
+        choice = topic.choose_in_turn(turn, self._turns, self._open_partitions)
+        if choice is not None:
+            self._choices[number] = choice
+            choice.queue.topics.append(number)
+        return choice
+
+    def _queue(self, number: int, partition: int, segment: Segment, routed: _RoutedSegments) -> None:
+        """Queue a segment of a topic number, which the dispatcher may accumulate with others."""
+        choice = self._open_partitions.get((number, partition))
+        if choice is None:
+            routed.queued.setdefault((number, partition), []).append(segment)
+        else:
+            _, segments, partitions, topics = choice.queue
+            segments.append(segment)
+            partitions.append(partition)
+            topics.append(number)
 
     def _split_by_keys(self, topic: Topic, segment: Segment, input_count: int, routed: _RoutedSegments) -> None:
         """Split a segment by partition and queue the parts; park the segment if `Topic.key_partitions` is empty.
@@ -234,7 +276,7 @@ class RunRouter:
         # in the topic table decides if `input_count` is 0, or the topic was created again with fewer partitions.
         key_partitions = topic.key_partitions_for(input_count) or self._topics.key_partitions_in_use(topic)
         for partition, part in kernels.split_by_partition(self._slab, segment, key_partitions):
-            routed.queue(topic, partition, part)
+            self._queue(topic.number, partition, part, routed)
 
     def _next_partition(self, topic: Topic, segments: list[Segment], now_ms: int) -> int | None:
         """Return a partition for AnyPartition messages.
@@ -251,11 +293,12 @@ class RunRouter:
         self._assignments.request_leader(now_ms)
         return None
 
-    def _add_as_parcel(self, topic: Topic, segments: list[Segment], kind: ParcelKind, routed: _RoutedSegments) -> None:
-        """Add AnyPartition messages to `routed` as one parcel for the next partition, or park them."""
+    def _send_as_parcel(self, topic: Topic, segments: list[Segment], kind: ParcelKind, routed: _RoutedSegments) -> None:
+        """Send AnyPartition messages as one parcel for the next partition, after the queued segments, or park them."""
         partition = self._next_partition(topic, segments, routed.now_ms)
         if partition is not None:
-            routed.add_parcel(kind, topic, partition, segments)
+            self._send(routed)
+            self._assign(kind, {(topic.number, partition): segments}, routed.now_ms)
 
     def _add_to_batch(
         self, topic: Topic, batch: PendingBatch[Segment], segment: Segment, routed: _RoutedSegments
@@ -263,7 +306,7 @@ class RunRouter:
         """Add a segment to the pending batch of its topic, and send the batches that the segment completes."""
         self._row.add(Counter.PerTopicBatchAnyPartition, segment.records)
         for segments in batch.add(segment, routed.now_ms):
-            self._add_as_parcel(topic, segments, ParcelKind.BATCH, routed)
+            self._send_as_parcel(topic, segments, ParcelKind.BATCH, routed)
         if self.is_draining:
             self._flush_batch(topic, routed)
         elif batch.due_ms is not None and batch.due_ms != topic.scheduled_ms:
@@ -271,13 +314,17 @@ class RunRouter:
             heappush(self._due_heap, (topic.scheduled_ms, topic.number))
 
     def _send(self, routed: _RoutedSegments) -> None:
-        """Send the segments; discard segments of partitions that cannot get an entry in the slab's partition table."""
+        """Send the queued segments."""
         if routed.queued:
-            routed.groups.append((ParcelKind.QUEUE, routed.queued))
-        for kind, segments_of in routed.groups:
-            without_entry = self._assignments.send(kind, segments_of, routed.now_ms)
-            for (number, _), segments in without_entry.items():
-                self._discard_without_entry(self._by_number[number], segments, routed.now_ms)
+            queued, routed.queued = routed.queued, {}
+            self._assign(ParcelKind.QUEUE, queued, routed.now_ms)
+        self._assignments.send_queues()
+
+    def _assign(self, kind: ParcelKind, segments_of: _SegmentsByPartition, now_ms: int) -> None:
+        """Send segments; discard those of partitions that cannot get an entry in the slab's partition table."""
+        without_entry = self._assignments.send(kind, segments_of, now_ms)
+        for (number, _), segments in without_entry.items():
+            self._discard_without_entry(self._by_number[number], segments, now_ms)
 
     def _discard_without_entry(self, topic: Topic, segments: Iterable[Segment], now_ms: int) -> None:
         self._tables.report_full("partitions", "messages for further partitions are discarded.", now_ms)
@@ -306,6 +353,7 @@ class RunRouter:
         topic = self._by_number.get(number)
         if topic is not None:
             self._flush([topic], now_ms)
+        self._choices.pop(number, None)  # so that the outbox records the slot of the next run
         self._assignments.flush_topic(number)
 
     def flush_all(self, now_ms: int) -> None:
@@ -320,7 +368,7 @@ class RunRouter:
     def _flush_batch(self, topic: Topic, routed: _RoutedSegments) -> None:
         segments = topic.batch.flush() if topic.batch is not None else []
         if segments:
-            self._add_as_parcel(topic, segments, ParcelKind.BATCH, routed)
+            self._send_as_parcel(topic, segments, ParcelKind.BATCH, routed)
 
     # --- parked messages ---------------------------------------------------------------------------------------------
 
@@ -357,7 +405,7 @@ class RunRouter:
         parked, topic.parked_unkeyed = topic.parked_unkeyed, []
         for portion in portions_of(parked):
             topic.advance_partition()  # lets all partitions share the parked messages
-            self._add_as_parcel(topic, portion, ParcelKind.WAITED, routed)
+            self._send_as_parcel(topic, portion, ParcelKind.WAITED, routed)
 
     def _awaits_dispatchers(self, topic: Topic, now_ms: int) -> bool:
         """Return True while a dispatcher of the topic starts, for at most `DISPATCHER_START_WAIT_MS`.

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from bruce_mp.config.model import Config
     from bruce_mp.config.topics import TopicBatching
-    from bruce_mp.kernels import RunHeader
+    from bruce_mp.kernels import Choice, RunHeader
     from bruce_mp.router.broker_turns import BrokerTurns, LeaderCounts
     from bruce_mp.router.cluster import ClusterView, TopicView
     from bruce_mp.router.slab_tables import SlabTables
@@ -119,6 +119,7 @@ class Topic:
     def apply_config(self, rule: TopicBatching) -> None:
         """Replace the batching rule; `batch` must be empty."""
         self.rule = rule
+        self._turns_of_rule = self._turns if rule.kind is BatchingKind.COMBINED else None
         self.batch: PendingBatch[Segment] | None = None
         if rule.kind is BatchingKind.PER_TOPIC:
             self.batch = PendingBatch(self._slab, rule.limits)
@@ -160,6 +161,33 @@ class Topic:
         """
         return self.key_partitions[index] if 0 <= index < count <= len(self.key_partitions) else None
 
+    def follows_turns(self, now_ms: int) -> bool:
+        """Return True if, while traffic is small, turns of brokers choose the partition of each run outside of spans.
+
+        Until a turn has chosen, a span may keep a partition that it got while traffic was large.
+        """
+        return self._turns_of_rule is not None and now_ms >= self._span_until_ms and not self._shares_backlog
+
+    def has_chosen(self, turn: int) -> bool:
+        """Return True if `turn` has chosen a partition; a topic that `follows_turns` uses it until the turn ends."""
+        return turn == self._chosen_turn
+
+    def choose_in_turn(
+        self, turn: int, turns: BrokerTurns, open_partitions: Mapping[tuple[int, int], Choice]
+    ) -> Choice | None:
+        """Choose the partition of a topic that `follows_turns`, as `next_partition` does for the first run in a turn.
+
+        Return None if the turn has chosen already, or if the preferred partition is not in `open_partitions`.
+        """
+        if turn == self._chosen_turn:
+            return None
+        partitions = self._partitions_by_leader[turns.order_of(self._leader_counts)[0]]
+        choice = open_partitions.get((self.number, partitions[0]))
+        if choice is not None:
+            partitions.append(partitions.pop(0))
+            self._chosen_turn, self._chosen_partition = turn, choice.partition
+        return choice
+
     def next_partition(self, segments: Sequence[Segment], is_open: IsOpen, now_ms: int) -> int | None:
         """Return the partition for AnyPartition messages; None if no partition is open.
 
@@ -167,9 +195,8 @@ class Topic:
         another partition.  In a turn, only spans have entries in `_chunk_partitions`, because all single chunks get the
         same partition.
         """
-        uses_turns = self.rule.kind is BatchingKind.COMBINED and not self._shares_backlog
-        turns = self._turns if uses_turns else None
-        turn = turns.current_turn if turns is not None else None
+        turns = None if self._shares_backlog else self._turns_of_rule
+        turn = None if turns is None else turns.current_turn
         spans_have_ended = now_ms >= self._span_until_ms
         if turn == self._chosen_turn and spans_have_ended and is_open(self.number, self._chosen_partition):
             return self._chosen_partition  # the usual case in a turn

@@ -11,7 +11,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from bruce_mp.errors import SlabError
-from bruce_mp.kernels import CHOICE, DeliveryCounters, TimestampWindow
+from bruce_mp.kernels import CHOICE, Choice, DeliveryCounters, RunQueue, TimestampWindow
 from bruce_mp.protocol.kafka.message_set import MessageFormat
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.file import Geometry
@@ -117,7 +117,7 @@ actions = st.lists(
         st.sampled_from(
             (
                 "split_at split_by_partition split_by_size time_range encode record_batch encode_message_set "
-                "read_headers deliver claim claim_runs move bind_partition write_sequence "
+                "read_headers queue_chosen deliver claim claim_runs move bind_partition write_sequence "
                 "assign_sequences settle"
             ).split()
         ),
@@ -154,6 +154,7 @@ def results(it: Variant, segments: list[Segment], action: Action) -> tuple[Any, 
         ),
         "read_headers": lambda: it.call("read_headers", segments),
         "deliver": lambda: _deliver(it, segments, amount),
+        "queue_chosen": lambda: _queue(it, segments, which, amount),
         "claim": lambda: it.call("claim", [segment], RunState.FILLED, MINE),
         "claim_runs": lambda: _claim_runs(it, segments),
         "move": lambda: it.row.move([segment, *rest], Move(MINE, QUEUED, 8)),
@@ -176,6 +177,20 @@ def _wait_for_both(pure: Variant, compiled: Variant) -> list[Segment]:
         assert compiled.lanes.drain_closed() == now_closed
         closed += now_closed
     return closed
+
+
+def _queue(it: Variant, segments: list[Segment], which: int, amount: int) -> Any:
+    """Queue the segments for topics of which some have choices, and some can be chosen."""
+    queue = RunQueue(0, [], [], [])
+    choices = {topic: Choice(topic, queue) for topic in range(4) if which >> topic & 1}
+    asked: list[int] = []
+
+    def choose(topic: int) -> Choice | None:
+        asked.append(topic)
+        return Choice(9, queue) if which & 16 else None
+
+    found = it.call("queue_chosen", [*segments, *segments[:2]], choices, choose, amount % 40)
+    return found, queue, choices, asked
 
 
 def _number(it: Variant, segments: list[Segment], which: int, amount: int) -> Any:

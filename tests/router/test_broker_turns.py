@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from bruce_mp.config.sections import Batching, BatchLimits, CombinedBatching
 from bruce_mp.config.topics import UNBATCHED, BatchingKind, TopicBatching
+from bruce_mp.kernels import Choice, RunQueue
 from bruce_mp.router.broker_turns import SHORTEST_BATCH_MS, TURN_MS, BrokerTurns
 from bruce_mp.router.cluster import Address, ClusterView, TopicView
 from bruce_mp.router.topics import Topic
@@ -167,6 +168,44 @@ def test_a_span_of_several_chunks_keeps_its_partition_for_as_many_turns(slab: Sl
     changes = [at // 2 for at, (before, after) in enumerate(pairwise(chosen), 1) if before != after]
     assert len(changes) > 5
     assert all(turn % 3 == 0 for turn in changes)
+
+
+@examples(50)
+@given(
+    leaders=st.lists(st.sampled_from([1, 2, 3]), min_size=1, max_size=8),
+    steps=st.lists(st.tuples(st.integers(0, 3), st.sampled_from([1, 1, 1, 3]), st.booleans()), max_size=40),
+)
+def test_a_choice_in_a_turn_is_the_one_that_a_run_gets(leaders: list[int], steps: list[tuple[int, int, bool]]) -> None:
+    """Each step is a run: half turns since the last one, chunks in its span, True if a flush precedes it."""
+    view = TopicView(tuple(range(len(leaders))), dict(enumerate(leaders)))
+    queue = RunQueue(0, [], [], [])
+    open_partitions = {(1, partition): Choice(partition, queue) for partition in view.partitions}
+    with new_slab(GEOMETRY) as slab:
+        turns = BrokerTurns(config(), random.Random(7))
+        usual, other = (Topic(slab, 1, b"t", COMBINED, random.Random(1), turns=turns) for _ in range(2))
+        for topic in (usual, other):
+            topic.update_view(view)
+        now_ms, chosen = 0, None
+        for half_turns, chunks, is_flushed in steps:
+            now_ms += half_turns * TURN_MS // 2
+            turns.record_routed(100, now_ms)
+            assert turns.current_turn is not None
+            set_span(slab, 1, chunks)
+            if is_flushed or not other.has_chosen(turns.current_turn):
+                chosen = None
+            if chosen is None and other.follows_turns(now_ms) and chunks == 1:
+                chosen = other.choose_in_turn(turns.current_turn, turns, open_partitions)
+            partition = chosen.partition if chosen is not None else choose(other, now_ms)
+            assert partition == choose(usual, now_ms)
+            if other.follows_turns(now_ms) and other.has_chosen(turns.current_turn):
+                chosen = open_partitions[1, partition]
+
+
+def test_a_topic_does_not_choose_in_a_turn_without_an_open_partition(slab: Slab, turns: BrokerTurns) -> None:
+    topic = a_topic(slab, turns)
+    turns.record_routed(100, 0)
+    assert topic.choose_in_turn(0, turns, {}) is None
+    assert not topic.has_chosen(0)
 
 
 def test_a_closed_partition_is_replaced_at_once(slab: Slab, turns: BrokerTurns) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter as Tally
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
@@ -412,14 +412,14 @@ def test_a_run_damaged_between_two_reads_blocks_no_other(make: MakeWorld, monkey
     settle(world)
     segments = keyed_runs(world)
 
-    def heads(slab: Slab, some: list[Segment]) -> list[RunHeader | None]:
-        found = look(slab, some)
+    def heads(slab: Slab, *arguments: Any) -> Any:
+        found = look(slab, *arguments)
         slab.words[(slab.chunk_at(segments[1].chunk) + segments[1].run + lay.RUN_MAGIC_AT) >> 2] ^= 1
         return found
 
-    look = kernels.read_headers
+    look = kernels.queue_chosen
     with monkeypatch.context() as patch:
-        patch.setattr(kernels, "read_headers", heads)
+        patch.setattr(kernels, "queue_chosen", heads)
         world.ring()
     for _ in range(100):
         world.step_all()
@@ -490,16 +490,16 @@ def test_a_damaged_run_without_room_in_the_partition_table_is_quarantined(
     world.send_one(b"t", key=0)
     world.step_until_settled()
     world.send_one(b"t", key=1)
-    read = kernels.read_headers
+    read = kernels.queue_chosen
 
-    def read_and_damage(slab: Slab, segments: list[Segment]) -> list[RunHeader | None]:
-        heads = read(slab, segments)
+    def read_and_damage(slab: Slab, segments: list[Segment], *arguments: Any) -> Any:
+        heads = read(slab, segments, *arguments)
         at = slab.chunk_at(segments[0].chunk) + segments[0].run + lay.RUN_MAGIC_AT
         slab.words[at >> 2] ^= 1
         return heads
 
     with monkeypatch.context() as patch:
-        patch.setattr(kernels, "read_headers", read_and_damage)
+        patch.setattr(kernels, "queue_chosen", read_and_damage)
         world.ring()
     assert world.reporter.discarded == {}
     assert world.router._row.counters[Counter.RefusedDamagedPlace] == 1

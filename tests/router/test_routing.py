@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
 from bruce_mp import kernels
 from bruce_mp.config.sections import Batching, BatchingRule, BatchLimits, DefaultBatching, RateLimit, RateLimitConfig
 from bruce_mp.errors import DiscardReason
-from bruce_mp.ipc.frames import ParcelKind, unpack_parcels
+from bruce_mp.ipc.frames import EVERYTHING, Parcel, ParcelKind, unpack_parcels
+from bruce_mp.router.broker_turns import TURN_MS
 from bruce_mp.router.cluster import MISSING_GRACE_MS
+from bruce_mp.router.topics import Topic
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.file import Geometry
+from bruce_mp.slab.recovery import inspect_segment
+from bruce_mp.slab.states import Role
 from bruce_mp.telemetry.counters import Counter
 from support.flow import World
 from support.flow_parts import quick_config
@@ -21,8 +25,6 @@ from support.slabs import datagram, new_slab
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from bruce_mp.ipc.frames import Parcel
-    from bruce_mp.kernels import RunHeader
     from bruce_mp.slab.file import Slab
     from bruce_mp.slab.runs import Segment
     from bruce_mp.telemetry.message_copies import CopyTarget
@@ -100,16 +102,16 @@ def test_a_damaged_run_holds_no_run_of_its_partition_back(
 ) -> None:
     expected = [world.send_one(b"t", key=0) for _ in range(3)]
     del expected[damaged]
-    read = kernels.read_headers
+    read = kernels.queue_chosen
 
-    def read_and_damage(slab: Slab, segments: list[Segment]) -> list[RunHeader | None]:
-        heads = read(slab, segments)
+    def read_and_damage(slab: Slab, segments: list[Segment], *arguments: Any) -> Any:
+        heads = read(slab, segments, *arguments)
         at = slab.chunk_at(segments[damaged].chunk) + segments[damaged].run + lay.RUN_MAGIC_AT
         slab.words[at >> 2] ^= 1
         return heads
 
     with monkeypatch.context() as patch:
-        patch.setattr(kernels, "read_headers", read_and_damage)
+        patch.setattr(kernels, "queue_chosen", read_and_damage)
         ring_once(world)
     for _ in range(100):
         world.step_all()
@@ -168,3 +170,174 @@ def test_runs_of_a_plain_topic_are_copied_while_the_tap_is_active(world: World) 
         world.step_until_settled()
     assert tap.copied == traced
     assert len(traced) == 1
+
+
+COMBINED: Final = Batching(message_max_bytes=LARGEST)
+
+
+@pytest.fixture
+def busy() -> Iterator[World]:
+    """Three dispatchers and a combined topic, for which a turn of brokers has chosen the partition."""
+    with new_slab(GEOMETRY) as slab:
+        world = World(slab, {b"t": [1, 2, 3]}, quick_config(batching=COMBINED))
+        world.step_until_synced()
+        world.now_ms += -world.now_ms % TURN_MS  # so that the test lies within one turn
+        for _ in range(3):
+            world.send_one(b"t")
+            world.ring()
+        drop_frames(world)
+        yield world
+        world.close()
+
+
+def drop_frames(world: World) -> None:
+    for line in world.from_router.values():
+        line.clear()
+
+
+def decisions(world: World, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return a list that gets an item for each run whose partition `Topic.next_partition` decides."""
+    made: list[int] = []
+    decide = Topic.next_partition
+
+    def count(topic: Topic, *arguments: Any) -> int | None:
+        made.append(topic.number)
+        return decide(topic, *arguments)
+
+    monkeypatch.setattr(Topic, "next_partition", count)
+    return made
+
+
+def queued(world: World) -> dict[int, list[int]]:
+    """The first arrival numbers of the runs in QUEUE parcels, by the slot of the dispatcher."""
+    found: dict[int, list[int]] = {}
+    for slot, line in world.from_router.items():
+        parcels = [parcel for frame in line for parcel in unpack_parcels(frame) if parcel.kind is ParcelKind.QUEUE]
+        segments = [segment for parcel in parcels for segment in parcel.segments]
+        if segments:
+            found[slot] = [inspect_segment(world.slab, segment).arrival for segment in segments]
+    return found
+
+
+def test_a_turn_decides_the_partition_of_a_topic_once(busy: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = decisions(busy, monkeypatch)
+    expected = [busy.send_one(b"t") for _ in range(4)]
+    ring_once(busy)
+    assert not made
+    assert list(queued(busy).values()) == [expected]
+    assert busy.router._row.counters[Counter.RouteAnyPartitionMsg] == 7
+
+
+def test_the_runs_of_later_turns_go_to_all_brokers(busy: World) -> None:
+    slots: set[int] = set()
+    for _ in range(40):
+        busy.now_ms += TURN_MS
+        busy.send_one(b"t")
+        busy.ring()
+        busy.send_one(b"t")
+        busy.ring()
+        assert len(queued(busy)) == 1
+        slots |= queued(busy).keys()
+        drop_frames(busy)
+    assert len(slots) == 3
+
+
+def test_a_choice_ends_when_its_partition_closes(busy: World) -> None:
+    busy.send_one(b"t")
+    busy.ring()
+    [chosen] = queued(busy)
+    drop_frames(busy)
+    incarnation = busy.peers[chosen].core._incarnation
+    pause = [Parcel(ParcelKind.SENDER, chosen, incarnation), Parcel(ParcelKind.PAUSED, 0, EVERYTHING)]
+    busy.router.on_parcels(pause, busy.now_ms)
+    busy.send_one(b"t")
+    busy.ring()
+    [other] = queued(busy)
+    assert other != chosen
+
+
+def test_partitions_are_decided_again_after_a_frame_of_a_dispatcher(
+    busy: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The frame may have closed all partitions for a time, in which messages of the topic were parked."""
+    busy.router.on_parcels([Parcel(ParcelKind.SENDER, 0, busy.peers[0].core._incarnation)], busy.now_ms)
+    for key in range(3):
+        busy.send_one(b"t", key=key)
+        busy.ring()
+    busy.now_ms += TURN_MS
+    made = decisions(busy, monkeypatch)
+    for _ in range(2):
+        busy.send_one(b"t")
+        busy.ring()
+    assert made == [1]
+
+
+@pytest.mark.parametrize("first", [0, 1, 2])
+def test_no_run_overtakes_one_that_needs_more_than_a_choice(busy: World, first: int) -> None:
+    expected = []
+    for index in range(4):
+        large = [(b"t", datagram(b"t", b"v" * LARGEST), None)] if index == first else []
+        expected.append(busy.input.base)
+        busy.send([(b"t", datagram(b"t", b"v"), None), *large])
+    ring_once(busy)
+    assert list(queued(busy).values()) == [expected]
+    assert busy.reporter.discarded == {DiscardReason.LONG_MSG: 1}
+
+
+def test_a_flush_reaches_the_dispatcher_of_each_choice(busy: World) -> None:
+    for _ in range(20):
+        busy.send_one(b"t")
+        busy.ring()
+        [slot] = queued(busy)
+        drop_frames(busy)
+        busy.router.flush_topic(1, busy.now_ms)
+        frames = busy.router.drain_outbox()
+        assert {slot: parcels[1:] for slot, parcels in frames.items()} == {slot: [Parcel(ParcelKind.FLUSH, 1)]}
+        busy.now_ms += TURN_MS // 2
+
+
+def test_a_reload_ends_the_choices(busy: World) -> None:
+    limit = RateLimit(configs={"few": RateLimitConfig(interval_ms=60_000, max_count=1)}, topics={"t": "few"})
+    busy.router.apply_config(quick_config(batching=COMBINED, rate_limit=limit), busy.now_ms)
+    for _ in range(4):
+        busy.send_one(b"t")
+        busy.ring()
+    assert busy.reporter.discarded == {DiscardReason.RATE_LIMIT: 3}
+
+
+def slot_of_run(world: World, chunks: int) -> int:
+    """Send a run of the open chunk, which becomes a span of so many chunks; return the slot of its dispatcher."""
+    world.receive([(b"t", datagram(b"t", b"v"), None)])
+    with world.words.acting(Role.INPUT):
+        world.input.lanes.close_runs()
+        [segment] = world.input.lanes.drain_closed()
+    world.slab.view[world.slab.chunk_at(segment.chunk) + lay.CHUNK_SPAN] = chunks
+    world.doorbells.append([segment])
+    world.ring()
+    [slot] = queued(world)
+    drop_frames(world)
+    return slot
+
+
+def test_a_span_keeps_its_partition_when_a_turn_has_chosen_another(busy: World) -> None:
+    pairs = []
+    for _ in range(15):
+        busy.now_ms += 4 * TURN_MS
+        kept = slot_of_run(busy, chunks=3)
+        busy.now_ms += TURN_MS
+        chosen = slot_of_run(busy, chunks=1)
+        assert slot_of_run(busy, chunks=3) == kept
+        pairs.append((kept, chosen))
+    assert any(kept != chosen for kept, chosen in pairs)
+
+
+def test_the_partition_of_a_span_of_large_traffic_is_no_choice(busy: World) -> None:
+    pairs = []
+    for _ in range(15):
+        busy.now_ms += 4 * TURN_MS
+        busy.router._turns.record_routed(2**40, busy.now_ms)
+        kept = slot_of_run(busy, chunks=3)
+        busy.now_ms += 2 * TURN_MS
+        assert slot_of_run(busy, chunks=3) == kept
+        pairs.append((kept, slot_of_run(busy, chunks=1)))
+    assert any(kept != chosen for kept, chosen in pairs)

@@ -7,6 +7,14 @@ from bruce_mp.kernels.compiled.segments cimport is_valid_run, raise_damaged
 from bruce_mp.kernels.pure.inspect import RunHeader, TimeRange
 
 
+cdef object header_of(uint8_t *run):
+    values = (
+        load32(run + RUN_TOPIC), load8(run + RUN_FLAGS), <int>load32(run + RUN_PARTITION_INDEX),
+        load32(run + RUN_PARTITION_COUNT), load32(run + RUN_LARGEST), load64(run + RUN_ARRIVED_MS),
+    )
+    return named_tuple(RunHeader, values)
+
+
 def read_headers(slab, segments):
     cdef Memory memory
     cdef SegmentRef ref
@@ -16,18 +24,48 @@ def read_headers(slab, segments):
     try:
         for segment in segments:
             read_segment(segment, &ref)
-            if find_bounds(&memory, &ref, &bounds) or not is_valid_run(&memory, &ref, &bounds):
-                found.append(None)
-                continue
-            values = (
-                load32(bounds.run + RUN_TOPIC), load8(bounds.run + RUN_FLAGS),
-                <int>load32(bounds.run + RUN_PARTITION_INDEX), load32(bounds.run + RUN_PARTITION_COUNT),
-                load32(bounds.run + RUN_LARGEST), load64(bounds.run + RUN_ARRIVED_MS),
-            )
-            found.append(named_tuple(RunHeader, values))
+            is_damaged = find_bounds(&memory, &ref, &bounds) or not is_valid_run(&memory, &ref, &bounds)
+            found.append(None if is_damaged else header_of(bounds.run))
     finally:
         release(&memory)
     return found
+
+
+def queue_chosen(slab, segments, dict choices, choose, int64_t max_payload):
+    cdef Memory memory
+    cdef SegmentRef ref
+    cdef Bounds bounds
+    cdef list others = []
+    cdef set passed_over = set()
+    cdef uint64_t record_count = 0
+    attach(slab, &memory)
+    try:
+        for segment in segments:
+            read_segment(segment, &ref)
+            if find_bounds(&memory, &ref, &bounds) or not is_valid_run(&memory, &ref, &bounds):
+                others.append((segment, None))
+                continue
+            choice = None
+            if not load8(bounds.run + RUN_FLAGS) & FLAG_PARTITION_KEY:
+                topic = load32(bounds.run + RUN_TOPIC)
+                choice = choices.get(topic)
+                if <int64_t>load32(bounds.run + RUN_LARGEST) > max_payload:
+                    choices.pop(topic, None)
+                    choice = None
+                elif choice is None and topic not in passed_over and load32(bounds.base + CHUNK_SPAN) == 1:
+                    choice = choose(topic)
+                if choice is None:
+                    passed_over.add(topic)
+            if choice is None:
+                others.append((segment, header_of(bounds.run)))
+            else:
+                partition, queue = choice
+                (<list?>queue[1]).append(segment)
+                (<list?>queue[2]).append(partition)
+                record_count += ref.records
+    finally:
+        release(&memory)
+    return others, record_count
 
 
 def time_range(slab, segment):

@@ -1,4 +1,7 @@
-"""Read the headers of segments' runs, and a segment's records: their timestamps, or copies of the messages."""
+"""Read the headers of segments' runs, and a segment's records: their timestamps, or copies of the messages.
+
+`queue_chosen` reads headers, too, and queues the runs for which nothing is left to decide.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +14,21 @@ from bruce_mp.slab import layout as lay
 from bruce_mp.slab.runs import read_run, segment_bounds, segment_records
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from bruce_mp.slab.file import Slab
     from bruce_mp.slab.runs import Record, Segment
 
-__all__ = ["RunHeader", "TimeRange", "messages", "read_headers", "time_range"]
+__all__ = [
+    "Choice",
+    "RunHeader",
+    "RunQueue",
+    "TimeRange",
+    "messages",
+    "queue_chosen",
+    "read_headers",
+    "time_range",
+]
 
 # `_message` converts options to `EmptyFields` by value, so the values must be the same.
 assert [*EmptyFields] == [lay.OPTION_EMPTY_KEY, lay.OPTION_NULL_VALUE, lay.OPTION_EMPTY_VALUE]
@@ -51,6 +63,65 @@ def _read_header(slab: Slab, segment: Segment) -> RunHeader | None:
     return RunHeader(
         run.topic, run.flags, run.partition_index, run.partition_count, run.largest_payload, run.arrived_ms
     )
+
+
+class RunQueue(NamedTuple):
+    """Segments for the dispatcher in `slot`, each with its partition, and the numbers of topics that were added."""
+
+    slot: int
+    segments: list[Segment]
+    partitions: list[int]
+    topics: list[int]
+
+
+class Choice(NamedTuple):
+    """The partition for a topic's runs, and the queue of its dispatcher."""
+
+    partition: int
+    queue: RunQueue
+
+
+def queue_chosen(
+    slab: Slab,
+    segments: Iterable[Segment],
+    choices: dict[int, Choice],
+    choose: Callable[[int], Choice | None],
+    max_payload: int,
+) -> tuple[list[tuple[Segment, RunHeader | None]], int]:
+    """Append to queues the runs without partition keys of the topics that have a choice; `choices` is by topic number.
+
+    For a topic without a choice the call asks `choose`, unless the run lies in a span.  A run with a record of more
+    than `max_payload` bytes ends the choice of its topic.  Return the other runs, each with the result of
+    `read_headers`, and the number of records in the appended runs.  No run overtakes one of the other runs, unless only
+    one of them has partition keys, or they have different topics.
+    """
+    others: list[tuple[Segment, RunHeader | None]] = []
+    passed_over: set[int] = set()
+    record_count = 0
+    for segment in segments:
+        header = _read_header(slab, segment)
+        choice = None
+        if header is not None and not header.flags & lay.FLAG_PARTITION_KEY:
+            topic = header.topic
+            choice = choices.get(topic)
+            if header.largest_payload > max_payload:
+                choices.pop(topic, None)
+                choice = None
+            elif choice is None and topic not in passed_over and not _is_in_span(slab, segment):
+                choice = choose(topic)
+            if choice is None:
+                passed_over.add(topic)
+        if choice is None:
+            others.append((segment, header))
+        else:
+            choice.queue.segments.append(segment)
+            choice.queue.partitions.append(choice.partition)
+            record_count += segment.records
+    return others, record_count
+
+
+def _is_in_span(slab: Slab, segment: Segment) -> bool:
+    return slab.words[(slab.chunk_at(segment.chunk) + lay.CHUNK_SPAN) >> 2] > 1
 
 
 class TimeRange(NamedTuple):
