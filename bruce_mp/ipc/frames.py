@@ -15,7 +15,8 @@ from struct import Struct
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from bruce_mp.errors import SlabError
-from bruce_mp.slab.runs import SEGMENT, Segment, pack_segments, unpack_segments
+from bruce_mp.kernels import pack_segments
+from bruce_mp.slab.runs import SEGMENT, Segment, unpack_segments
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -12,7 +12,7 @@ same names.  The same tests run on both variants.  `CHOICE` tells which variant 
     chunks          allocates and reclaims the chunks of an input
     rows            settles segments, moves them to other stages, and counts messages, in transactions
     deliveries      settles delivered batches, and sums their messages by topic
-    segments        claims segments, writes their partitions and sequence numbers, and splits segments
+    segments        claims segments, writes their partitions and sequence numbers, splits and packs segments
     inspect         reads run headers, timestamps and messages; queues runs whose partition is chosen
     counts          counts records by state, and the outcomes of stream clients' messages
     acks            reads produce responses without errors
@@ -62,6 +62,7 @@ if TYPE_CHECKING or not CHOICE.compiled:  # type checkers check both variants ag
         bind_partition,
         claim,
         claim_runs,
+        pack_segments,
         split_at,
         split_by_partition,
         split_by_size,
@@ -85,6 +86,7 @@ else:
         bind_partition,
         claim,
         claim_runs,
+        pack_segments,
         split_at,
         split_by_partition,
         split_by_size,
@@ -136,6 +138,7 @@ __all__ = [
     "encode",
     "encode_message_set",
     "messages",
+    "pack_segments",
     "produce_topics",
     "queue_chosen",
     "read_accepted",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from itertools import groupby, pairwise
 from typing import TYPE_CHECKING, Final
 
@@ -18,6 +19,7 @@ from bruce_mp.kernels import (
     claim_runs,
     encode,
     messages,
+    pack_segments,
     split_at,
     split_by_partition,
     split_by_size,
@@ -29,7 +31,7 @@ from bruce_mp.slab import layout as lay
 from bruce_mp.slab.layout import RunState, state_word
 from bruce_mp.slab.recovery import BuiltBatch
 from bruce_mp.slab.rows import Move
-from bruce_mp.slab.runs import Record, Segment, read_run, segment_records, segment_words
+from bruce_mp.slab.runs import Record, Segment, read_run, segment_records, segment_words, unpack_segments
 from bruce_mp.slab.tables import PartitionTable
 from support.crash_images import crash_images, machine_images
 from support.examples import examples
@@ -329,3 +331,17 @@ def test_an_invalid_batch_is_skipped_and_the_next_one_numbered(slab: Slab) -> No
     assert numbers(slab, head) == before
     assert claim(slab, [head], MINE, MINE) == [head]
     assert PartitionTable(slab).epoch_and_sequence(1, 3) == (0, 14)
+
+
+@given(st.lists(st.builds(Segment, *[st.integers(0, 2**32 - 1)] * 6), max_size=5))
+@examples(50)
+def test_packed_segments_unpack_unchanged(segments: list[Segment]) -> None:
+    assert unpack_segments(pack_segments(segments)) == segments
+
+
+@pytest.mark.parametrize("field", range(6))
+def test_a_number_that_is_too_large_cannot_be_packed(field: int) -> None:
+    fields = [1] * 6
+    fields[field] = 2**32
+    with pytest.raises(struct.error):
+        pack_segments([Segment(*[1] * 6), Segment(*fields)])

@@ -1,5 +1,6 @@
 """State words, partitions and sequence numbers of segments, and their splits: see `kernels/pure/segments.py`."""
 
+from cpython.bytes cimport PyBytes_AsString, PyBytes_FromStringAndSize
 from libc.stdlib cimport free, malloc
 
 from bruce_mp.kernels.compiled.memory cimport *
@@ -149,6 +150,20 @@ cdef void move_located(uint8_t *row, MoveRef *move, LocatedSegment *moved, uint6
     store64(counter_at(row, move.counter), load64(row + ROW_REDO + REDO_PAIRS + 8))
     make_version_even(row)
     store32(row + ROW_REDO, 0)
+
+
+def pack_segments(segments):
+    cdef SegmentRef ref
+    cdef bytes packed = PyBytes_FromStringAndSize(NULL, len(segments) * SEGMENT)
+    cdef uint32_t *at = <uint32_t *>PyBytes_AsString(packed)
+    for segment in segments:
+        read_segment(segment, &ref)
+        if (ref.chunk | ref.generation | ref.run | ref.first | ref.records | ref.payload) >> 32:
+            return runs.pack_segments(segments)  # raises an error
+        at[0], at[1], at[2] = <uint32_t>ref.chunk, <uint32_t>ref.generation, <uint32_t>ref.run
+        at[3], at[4], at[5] = <uint32_t>ref.first, <uint32_t>ref.records, <uint32_t>ref.payload
+        at += SEGMENT // sizeof(uint32_t)
+    return packed
 
 
 # --- placement -------------------------------------------------------------------------------------------------------
