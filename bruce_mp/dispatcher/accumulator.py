@@ -87,6 +87,8 @@ class Accumulator:
         self._rule_of = rule_of
         self._counts = {kind: [0, 0] for kind in BatchingKind}
         """By batching kind: [records without a partition key, records with a key] since the counters were updated."""
+        self._combined_counts = self._counts[BatchingKind.COMBINED]
+        self._counters = [(self._counts[kind], counters) for kind, counters in _COUNTERS.items()]
         self._unbatched_state: _TopicState = (None, self._counts[BatchingKind.NONE])
         self._topics: dict[int, _TopicState] = {}
         """By topic number."""
@@ -124,7 +126,7 @@ class Accumulator:
                 batch, group = topic_batch, []
             group.append(run)
         ready += self._add_to_batch(batch, group, now_ms)
-        if any(self._counts[BatchingKind.COMBINED]):  # the frame has records of combined topics
+        if any(self._combined_counts):  # the frame has records of combined topics
             ready += self._flush_after_last_frame(now_ms)
         self._add_to_counters()
         self._is_due_known = False
@@ -145,11 +147,12 @@ class Accumulator:
 
     def _add_to_counters(self) -> None:
         """Add `_counts` to the process row's counters, and reset `_counts`."""
-        for kind, counts in self._counts.items():
-            for has_key, counter in enumerate(_COUNTERS[kind]):
-                if counts[has_key] and counter is not None:
-                    self._row.add(counter, counts[has_key])
-                counts[has_key] = 0
+        for counts, (counter_without_key, counter_with_key) in self._counters:
+            if counts[0] and counter_without_key is not None:
+                self._row.add(counter_without_key, counts[0])
+            if counts[1]:
+                self._row.add(counter_with_key, counts[1])
+            counts[:] = 0, 0
 
     def _create_state(self, number: int) -> _TopicState:
         try:
@@ -185,13 +188,14 @@ class Accumulator:
     def due_ms(self) -> int | None:
         """The earliest time at which a batch is due; None if no records wait."""
         if not self._is_due_known:
-            due = (batch.due_ms for batch in self._batches.values())
-            self._due_ms = min((due_ms for due_ms in due if due_ms is not None), default=None)
+            due = [batch.due_ms for batch in self._batches.values() if batch.due_ms is not None]
+            self._due_ms = min(due) if due else None
             self._is_due_known = True
         return self._due_ms
 
     def flush_due(self, now_ms: int) -> list[ClaimedRun]:
-        if self.due_ms is None or self.due_ms > now_ms:
+        due_ms = self.due_ms
+        if due_ms is None or due_ms > now_ms:
             return []
         self._is_due_known = False
         due = [batch for batch in self._batches.values() if batch.due_ms is not None and batch.due_ms <= now_ms]

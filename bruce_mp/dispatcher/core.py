@@ -64,6 +64,8 @@ class Dispatcher:
         self._slab = slab
         self._row = row
         self._slot = slot
+        self._claim_words = state_word(RunState.ASSIGNED, slot), state_word(RunState.QUEUED, slot)
+        """The state words of unbuilt records before and after their claim."""
         self._incarnation = incarnation
         self._router_incarnation = 0
         self._config = config
@@ -164,7 +166,9 @@ class Dispatcher:
 
     def _process_parcels(self, parcels: Iterable[Parcel], now_ms: int) -> None:
         for kind, topic, partition, segments in parcels:
-            if kind is ParcelKind.HAND_BACK:
+            if kind is ParcelKind.QUEUE:
+                self._accumulate(segments, now_ms)
+            elif kind is ParcelKind.HAND_BACK:
                 self._hand_back(topic, partition, now_ms)
             elif kind is ParcelKind.FLUSH:
                 if self._topics.has(topic):  # the router may have removed a topic without held messages
@@ -173,23 +177,16 @@ class Dispatcher:
                 claimed = [inspect_segment(self._slab, segment) for segment in self._claim_built(segments)]
                 self._adopt_assigned(rebuild_batches(claimed))
             else:
-                self._claim_unbuilt(kind, topic, partition, segments, now_ms)
+                if kind is ParcelKind.WAITED:  # the topic's accumulated records are older, so they must be sent first
+                    self._flush_topic(topic)
+                self._make_ready(topic, partition, kernels.claim(self._slab, segments, *self._claim_words))
 
-    def _claim_unbuilt(
-        self, kind: ParcelKind, topic: int, partition: int, segments: Iterable[Segment], now_ms: int
-    ) -> None:
-        """Claim records that are in no built batch: accumulate records of kind QUEUE, make others ready at once."""
-        assigned, queued = state_word(RunState.ASSIGNED, self._slot), state_word(RunState.QUEUED, self._slot)
-        if kind is ParcelKind.QUEUE:
-            runs, errors = kernels.claim_runs(self._slab, segments, assigned, queued)
-            for error in errors:
-                quarantine(self._row, error)
-            self._add_to_queues(self._accumulator.add(runs, now_ms))
-            return
-        claimed = kernels.claim(self._slab, segments, assigned, queued)
-        if kind is ParcelKind.WAITED:  # the topic's accumulated records are older, so they must be sent first
-            self._flush_topic(topic)
-        self._make_ready(topic, partition, claimed)
+    def _accumulate(self, segments: Iterable[Segment], now_ms: int) -> None:
+        """Claim records that are in no batch and have partitions, and accumulate them."""
+        runs, errors = kernels.claim_runs(self._slab, segments, *self._claim_words)
+        for error in errors:
+            quarantine(self._row, error)
+        self._add_to_queues(self._accumulator.add(runs, now_ms))
 
     def _flush_topic(self, topic: int) -> None:
         self._add_to_queues(self._accumulator.flush_topic(topic))
