@@ -70,6 +70,7 @@ class SendQueue(list["PartitionQueue"]):
         `room` is the maximum payload of the request, in bytes.  A larger batch is alone in its request.
         """
         content = RequestContent([], [], [], [])
+        _, queues, contents, _ = content
         deduplicates, max_bytes, flowing = builder.broker_deduplicates, builder.max_bytes, QueueState.FLOWING
         is_first = True
         waiting: list[PartitionQueue] = []
@@ -92,8 +93,8 @@ class SendQueue(list["PartitionQueue"]):
             is_only = len(ready) == 1 and not resend
             if is_only and payload < room and payload + SIZE_OVERHEAD * first.records <= max_bytes:
                 # The usual case.  `_pop` does the same, but to call it for each batch would cost time.
-                content.queues.append(queue)
-                content.contents.append((ready.pop(),))
+                queues.append(queue)
+                contents.append((ready.pop(),))
                 queue.is_scheduled = False
             else:
                 try:
