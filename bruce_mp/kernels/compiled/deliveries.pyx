@@ -10,6 +10,7 @@ from bruce_mp.kernels.compiled.segments cimport find_state_words, raise_damaged
 
 from bruce_mp.errors import SlabError
 from bruce_mp.slab.rows import MAX_SETTLED_SEGMENTS
+from bruce_mp.slab.runs import Segment
 
 
 cdef enum:
@@ -31,6 +32,20 @@ cdef inline tuple segments_of(object batch):
     if not PyTuple_Check(batch) or PyTuple_GET_SIZE(batch) != 5:
         raise TypeError(f"{batch!r} is no batch.")
     return <tuple?><object>PyTuple_GET_ITEM(batch, 4)
+
+
+cdef object as_segment(SegmentRef *ref):
+    return Segment(ref.chunk, ref.generation, ref.run, ref.first, ref.records, ref.payload)
+
+
+cdef inline void prefetch_headers(Memory *memory, SegmentRef *ref) noexcept nogil:
+    """Let the processor load the headers of a segment's chunk and run while it reads the next segments."""
+    cdef uint8_t *chunk
+    if ref.chunk < memory.chunk_count and ref.run < CHUNK_BYTES:
+        chunk = memory.chunks + ref.chunk * CHUNK_BYTES
+        prefetch(chunk)
+        prefetch(chunk + ref.run)
+        prefetch(chunk + ref.run + RUN_HEADER - 1)
 
 
 cdef class Deliveries:
@@ -106,7 +121,7 @@ cdef class Deliveries:
         self, batches, uint64_t batch_count, uint64_t now_ms, Memory *memory, SegmentRef *refs, Settled *settled
     ) except -1:
         """Read the segments of batches.  Raises SlabError if one disagrees with the headers of its chunk and run."""
-        cdef uint64_t count = 0, topic, arrived_ms
+        cdef uint64_t count = 0, index, topic, arrived_ms
         cdef Bounds bounds
         for batch in batches:
             if not batch_count:
@@ -115,12 +130,15 @@ cdef class Deliveries:
             topic = PyLong_AsUnsignedLongLong(<object>PyTuple_GET_ITEM(batch, 0))
             for segment in segments_of(batch):
                 read_segment(segment, &refs[count])
-                if find_state_words(memory, &refs[count], &bounds):
-                    raise_damaged(self.slab, segment)
-                arrived_ms = load64(bounds.run + RUN_ARRIVED_MS)
+                prefetch_headers(memory, &refs[count])
                 settled[count].topic = topic
-                settled[count].wait_ms = now_ms - arrived_ms if now_ms > arrived_ms else 0
                 count += 1
+            prefetch(self.refusal_of(memory, topic))
+        for index in range(count):
+            if find_state_words(memory, &refs[index], &bounds):
+                raise_damaged(self.slab, as_segment(&refs[index]))
+            arrived_ms = load64(bounds.run + RUN_ARRIVED_MS)
+            settled[index].wait_ms = now_ms - arrived_ms if now_ms > arrived_ms else 0
         return 0
 
     cdef int settle_segments(

@@ -36,6 +36,7 @@ cdef extern from *:
     #define store16(at, value) store_in_order(uint16_t, at, value)
     #define store32(at, value) store_in_order(uint32_t, at, value)
     #define store64(at, value) store_in_order(uint64_t, at, value)
+    #define prefetch(at) __builtin_prefetch(at) /* A hint without a load, so any address is allowed. */
     #define unlikely_(condition) __builtin_expect(!!(condition), 0)
     """
     uint8_t load8(const uint8_t *) noexcept nogil
@@ -46,6 +47,7 @@ cdef extern from *:
     void store16(uint8_t *, uint16_t) noexcept nogil
     void store32(uint8_t *, uint32_t) noexcept nogil
     void store64(uint8_t *, uint64_t) noexcept nogil
+    void prefetch(const uint8_t *) noexcept nogil
     bint unlikely_(bint) noexcept nogil
 
 
