@@ -152,7 +152,7 @@ class RunRouter:
             self._choices.clear()
         max_plain_payload = _NO_RUN_IS_PLAIN if self._tap.is_active else self._max_payload
         others, queued_count = kernels.queue_chosen(
-            self._slab, segments, self._choices, self._choose, max_plain_payload
+            self._slab, segments, self._choices, self._choose, max_plain_payload, known=self._by_number
         )
         routed = _RoutedSegments(now_ms, max_plain_payload)
         for segment, header in others:
@@ -230,6 +230,7 @@ class RunRouter:
             return
         if partition is None or not topic.is_plain or not topic.follows_turns(now_ms):
             self._choosers.pop(number, None)
+            self._choices.pop(number, None)
             return
         self._choosers[number] = topic
         choice = self._open_partitions.get((number, partition))

@@ -189,7 +189,8 @@ def _queue(it: Variant, segments: list[Segment], which: int, amount: int) -> Any
         asked.append(topic)
         return Choice(9, queue) if which & 16 else None
 
-    found = it.call("queue_chosen", [*segments, *segments[:2]], choices, choose, amount % 40)
+    known = dict.fromkeys((1, 2))
+    found = it.call("queue_chosen", [*segments, *segments[:2]], choices, choose, amount % 40, known=known)
     return found, queue, choices, asked
 
 

@@ -412,8 +412,8 @@ def test_a_run_damaged_between_two_reads_blocks_no_other(make: MakeWorld, monkey
     settle(world)
     segments = keyed_runs(world)
 
-    def heads(slab: Slab, *arguments: Any) -> Any:
-        found = look(slab, *arguments)
+    def heads(slab: Slab, *arguments: Any, **more: Any) -> Any:
+        found = look(slab, *arguments, **more)
         slab.words[(slab.chunk_at(segments[1].chunk) + segments[1].run + lay.RUN_MAGIC_AT) >> 2] ^= 1
         return found
 
@@ -492,8 +492,8 @@ def test_a_damaged_run_without_room_in_the_partition_table_is_quarantined(
     world.send_one(b"t", key=1)
     read = kernels.queue_chosen
 
-    def read_and_damage(slab: Slab, segments: list[Segment], *arguments: Any) -> Any:
-        heads = read(slab, segments, *arguments)
+    def read_and_damage(slab: Slab, segments: list[Segment], *arguments: Any, **more: Any) -> Any:
+        heads = read(slab, segments, *arguments, **more)
         at = slab.chunk_at(segments[0].chunk) + segments[0].run + lay.RUN_MAGIC_AT
         slab.words[at >> 2] ^= 1
         return heads

@@ -104,8 +104,8 @@ def test_a_damaged_run_holds_no_run_of_its_partition_back(
     del expected[damaged]
     read = kernels.queue_chosen
 
-    def read_and_damage(slab: Slab, segments: list[Segment], *arguments: Any) -> Any:
-        heads = read(slab, segments, *arguments)
+    def read_and_damage(slab: Slab, segments: list[Segment], *arguments: Any, **more: Any) -> Any:
+        heads = read(slab, segments, *arguments, **more)
         at = slab.chunk_at(segments[damaged].chunk) + segments[damaged].run + lay.RUN_MAGIC_AT
         slab.words[at >> 2] ^= 1
         return heads

@@ -31,13 +31,14 @@ def read_headers(slab, segments):
     return found
 
 
-def queue_chosen(slab, segments, dict choices, choose, int64_t max_payload):
+def queue_chosen(slab, segments, dict choices, choose, int64_t max_payload, *, dict known):
     cdef Memory memory
     cdef SegmentRef ref
     cdef Bounds bounds
     cdef list others = []
     cdef set passed_over = set()
     cdef uint64_t record_count = 0
+    cdef bint has_unknown = False
     attach(slab, &memory)
     try:
         for segment in segments:
@@ -48,12 +49,15 @@ def queue_chosen(slab, segments, dict choices, choose, int64_t max_payload):
             choice = None
             if not load8(bounds.run + RUN_FLAGS) & FLAG_PARTITION_KEY:
                 topic = load32(bounds.run + RUN_TOPIC)
-                choice = choices.get(topic)
+                choice = None if has_unknown else choices.get(topic)
                 if <int64_t>load32(bounds.run + RUN_LARGEST) > max_payload:
                     choices.pop(topic, None)
                     choice = None
-                elif choice is None and topic not in passed_over and load32(bounds.base + CHUNK_SPAN) == 1:
-                    choice = choose(topic)
+                elif choice is None and not has_unknown:
+                    if topic not in known:
+                        has_unknown = True
+                    elif topic not in passed_over and load32(bounds.base + CHUNK_SPAN) == 1:
+                        choice = choose(topic)
                 if choice is None:
                     passed_over.add(topic)
             if choice is None:

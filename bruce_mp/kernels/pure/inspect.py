@@ -14,7 +14,7 @@ from bruce_mp.slab import layout as lay
 from bruce_mp.slab.runs import read_run, segment_bounds, segment_records
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
     from bruce_mp.slab.file import Slab
     from bruce_mp.slab.runs import Record, Segment
@@ -87,28 +87,35 @@ def queue_chosen(
     choices: dict[int, Choice],
     choose: Callable[[int], Choice | None],
     max_payload: int,
+    *,
+    known: Mapping[int, object],
 ) -> tuple[list[tuple[Segment, RunHeader | None]], int]:
     """Append to queues the runs without partition keys of the topics that have a choice; `choices` is by topic number.
 
     For a topic without a choice the call asks `choose`, unless the run lies in a span.  A run with a record of more
-    than `max_payload` bytes ends the choice of its topic.  Return the other runs, each with the result of
-    `read_headers`, and the number of records in the appended runs.  No run overtakes one of the other runs, unless only
-    one of them has partition keys, or they have different topics.
+    than `max_payload` bytes ends the choice of its topic.  `known` has the topic numbers in use.  Behind a run with
+    another number, such as 0, the call appends no further run, because it may have the same topic.  Return the other
+    runs, each with the result of `read_headers`, and the number of records in the appended runs.  No run overtakes one
+    of the other runs, unless only one of them has partition keys, or they have different topics.
     """
     others: list[tuple[Segment, RunHeader | None]] = []
     passed_over: set[int] = set()
     record_count = 0
+    has_unknown = False
     for segment in segments:
         header = _read_header(slab, segment)
         choice = None
         if header is not None and not header.flags & lay.FLAG_PARTITION_KEY:
             topic = header.topic
-            choice = choices.get(topic)
+            choice = None if has_unknown else choices.get(topic)
             if header.largest_payload > max_payload:
                 choices.pop(topic, None)
                 choice = None
-            elif choice is None and topic not in passed_over and not _is_in_span(slab, segment):
-                choice = choose(topic)
+            elif choice is None and not has_unknown:
+                if topic not in known:
+                    has_unknown = True
+                elif topic not in passed_over and not _is_in_span(slab, segment):
+                    choice = choose(topic)
             if choice is None:
                 passed_over.add(topic)
         if choice is None:
