@@ -29,7 +29,7 @@ from bruce_mp.kernel_choice import KernelChoice, choose
 from bruce_mp.kernels.pure.arrival_rate import NO_COALESCING, Coalescing
 from bruce_mp.kernels.pure.counts import CountedPosition
 from bruce_mp.kernels.pure.deliveries import DeliveryCounters
-from bruce_mp.kernels.pure.inspect import Choice, RunHeader, RunQueue, TimeRange, messages
+from bruce_mp.kernels.pure.inspect import ChosenPartition, RunHeader, RunQueue, TimeRange, messages
 from bruce_mp.kernels.pure.intake import PlainCounters
 from bruce_mp.kernels.pure.lanes import Ingested, NoRoom
 from bruce_mp.kernels.pure.parse import Failure, ParsedBatch, PartitionerOfTopic, RejectedMessage
@@ -98,7 +98,7 @@ __all__ = [
     "CHOICE",
     "NO_COALESCING",
     "ArrivalRate",
-    "Choice",
+    "ChosenPartition",
     "ChunkPool",
     "ClaimedRun",
     "Coalescing",

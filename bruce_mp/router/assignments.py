@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from bruce_mp.config.sections import Delivery
-    from bruce_mp.kernels import Choice
+    from bruce_mp.kernels import ChosenPartition
     from bruce_mp.router.cluster import Address, ClusterView
     from bruce_mp.router.metadata_refresh import FetchSchedule
     from bruce_mp.router.outbox import Outbox
@@ -101,9 +101,9 @@ class Assignments:
         self._leaderless_backoff = LeaderlessBackoff(self._new_backoff())
         self._metadata_started_ms = 0
         """The time at which the fetch of the present metadata began."""
-        self.open_partitions: dict[_TopicPartition, Choice] = {}
+        self.open_partitions: dict[_TopicPartition, ChosenPartition] = {}
         """A cache of the partitions that are known to be open."""
-        self.choices: dict[int, Choice] = {}
+        self.choices: dict[int, ChosenPartition] = {}
         """By topic number: the partition that the present turn of brokers has chosen for AnyPartition messages."""
         self.choosers: dict[int, Topic] = {}
         """By number: the topics that may make a choice.  They are plain, and have no batch and no parked messages.
@@ -212,7 +212,7 @@ class Assignments:
         """Give the partition an entry in the slab's partition table; return False if the table is full."""
         return (topic, partition) in self._routes or self._tables.partitions.ensure_entry(topic, partition)
 
-    def _assign_to_leader(self, topic: int, partition: int, now_ms: int) -> Choice | None:
+    def _assign_to_leader(self, topic: int, partition: int, now_ms: int) -> ChosenPartition | None:
         """Let the leader's dispatcher hold a partition, and return its choice; return None if messages must wait."""
         route = self._ensure_route(topic, partition)
         slot = self._leader_slot(topic, partition)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from bruce_mp import kernels
 from bruce_mp.errors import SlabError
 from bruce_mp.ipc.frames import Parcel, ParcelKind
-from bruce_mp.kernels import Choice, RunQueue
+from bruce_mp.kernels import ChosenPartition, RunQueue
 from bruce_mp.pipeline.corruption import quarantine
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.layout import RunState, state_word
@@ -50,15 +50,15 @@ class Outbox:
         self._queues: dict[int, RunQueue] = {}
         """By slot: the segments that the next call of `send_queues` posts.  A topic may be missing in `RunQueue.topics`
         if it is in `_flush_slots` already."""
-        self._choices: dict[tuple[int, int], Choice] = {}
+        self._choices: dict[tuple[int, int], ChosenPartition] = {}
         """The results of `choice_of`.  Topics share them, so that less memory is read for each run."""
 
-    def choice_of(self, slot: int, partition: int) -> Choice:
+    def choice_of(self, slot: int, partition: int) -> ChosenPartition:
         """Return the choice of a partition whose leader has the dispatcher in `slot`."""
         choice = self._choices.get((slot, partition))
         if choice is None:
             queue = self._queues.setdefault(slot, RunQueue(slot, [], [], []))
-            choice = self._choices[slot, partition] = Choice(partition, queue)
+            choice = self._choices[slot, partition] = ChosenPartition(partition, queue)
         return choice
 
     def post(self, slot: int, parcel: Parcel) -> None:

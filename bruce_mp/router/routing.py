@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from bruce_mp.config.model import Config
     from bruce_mp.discards.settlement import Discards
-    from bruce_mp.kernels import Choice, RunHeader
+    from bruce_mp.kernels import ChosenPartition, RunHeader
     from bruce_mp.pipeline.msg_debug import WireTap
     from bruce_mp.pipeline.pending_batch import PendingBatch
     from bruce_mp.router.assignments import Assignments
@@ -237,7 +237,7 @@ class RunRouter:
         if choice is not None and topic.has_chosen(turn):
             self._choices[number] = choice
 
-    def _choose(self, number: int) -> Choice | None:
+    def _choose(self, number: int) -> ChosenPartition | None:
         """Choose the partition that gets the AnyPartition messages of a topic number until the turn of brokers ends.
 
         Return None if the topic is not in `_choosers`, the traffic is large, or the choice is not a usual one.

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from bruce_mp.config.model import Config
     from bruce_mp.config.topics import TopicBatching
-    from bruce_mp.kernels import Choice, RunHeader
+    from bruce_mp.kernels import ChosenPartition, RunHeader
     from bruce_mp.router.broker_turns import BrokerTurns, LeaderCounts
     from bruce_mp.router.cluster import ClusterView, TopicView
     from bruce_mp.router.slab_tables import SlabTables
@@ -173,8 +173,8 @@ class Topic:
         return turn == self._chosen_turn
 
     def choose_in_turn(
-        self, turn: int, turns: BrokerTurns, open_partitions: Mapping[tuple[int, int], Choice]
-    ) -> Choice | None:
+        self, turn: int, turns: BrokerTurns, open_partitions: Mapping[tuple[int, int], ChosenPartition]
+    ) -> ChosenPartition | None:
         """Choose the partition of a topic that `follows_turns`, as `next_partition` does for the first run in a turn.
 
         Return None if the turn has chosen already, or if the preferred partition is not in `open_partitions`.

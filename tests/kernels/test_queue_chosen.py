@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from bruce_mp.kernels import Choice, RunQueue, queue_chosen
+from bruce_mp.kernels import ChosenPartition, RunQueue, queue_chosen
 from bruce_mp.slab import layout as lay
 from support.slabs import SMALL, Input, datagram, new_slab
 
@@ -28,8 +28,8 @@ class Rig:
         self.slab = slab
         self.sender = Input(slab, topics=[(b"t1", 4), (b"t2", 4)])
         self.queue = RunQueue(7, [], [], [])
-        self.choice = Choice(3, self.queue)
-        self.choices: dict[int, Choice] = {}
+        self.choice = ChosenPartition(3, self.queue)
+        self.choices: dict[int, ChosenPartition] = {}
         self.asked: list[int] = []
 
     def run(self, *datagrams: bytes) -> Segment:
@@ -38,10 +38,12 @@ class Rig:
         [segment] = self.sender.lanes.drain_closed()
         return segment
 
-    def queue_all(self, segments: list[Segment], choose: Callable[[int], Choice | None] = lambda _: None) -> list[bool]:
+    def queue_all(
+        self, segments: list[Segment], choose: Callable[[int], ChosenPartition | None] = lambda _: None
+    ) -> list[bool]:
         """Queue segments; return for each one if it was returned, after a check of its place."""
 
-        def ask(topic: int) -> Choice | None:
+        def ask(topic: int) -> ChosenPartition | None:
             self.asked.append(topic)
             return choose(topic)
 

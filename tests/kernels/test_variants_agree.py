@@ -11,7 +11,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from bruce_mp.errors import SlabError
-from bruce_mp.kernels import CHOICE, Choice, DeliveryCounters, RunQueue, TimestampWindow
+from bruce_mp.kernels import CHOICE, ChosenPartition, DeliveryCounters, RunQueue, TimestampWindow
 from bruce_mp.protocol.kafka.message_set import MessageFormat
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.file import Geometry
@@ -182,12 +182,12 @@ def _wait_for_both(pure: Variant, compiled: Variant) -> list[Segment]:
 def _queue(it: Variant, segments: list[Segment], which: int, amount: int) -> Any:
     """Queue the segments for topics of which some have choices, and some can be chosen."""
     queue = RunQueue(0, [], [], [])
-    choices = {topic: Choice(topic, queue) for topic in range(4) if which >> topic & 1}
+    choices = {topic: ChosenPartition(topic, queue) for topic in range(4) if which >> topic & 1}
     asked: list[int] = []
 
-    def choose(topic: int) -> Choice | None:
+    def choose(topic: int) -> ChosenPartition | None:
         asked.append(topic)
-        return Choice(9, queue) if which & 16 else None
+        return ChosenPartition(9, queue) if which & 16 else None
 
     known = dict.fromkeys((1, 2))
     found = it.call("queue_chosen", [*segments, *segments[:2]], choices, choose, amount % 40, known=known)

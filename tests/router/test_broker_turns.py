@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from bruce_mp.config.sections import Batching, BatchLimits, CombinedBatching
 from bruce_mp.config.topics import UNBATCHED, BatchingKind, TopicBatching
-from bruce_mp.kernels import Choice, RunQueue
+from bruce_mp.kernels import ChosenPartition, RunQueue
 from bruce_mp.router.broker_turns import SHORTEST_BATCH_MS, TURN_MS, BrokerTurns
 from bruce_mp.router.cluster import Address, ClusterView, TopicView
 from bruce_mp.router.topics import Topic
@@ -179,7 +179,7 @@ def test_a_choice_in_a_turn_is_the_one_that_a_run_gets(leaders: list[int], steps
     """Each step is a run: half turns since the last one, chunks in its span, True if a flush precedes it."""
     view = TopicView(tuple(range(len(leaders))), dict(enumerate(leaders)))
     queue = RunQueue(0, [], [], [])
-    open_partitions = {(1, partition): Choice(partition, queue) for partition in view.partitions}
+    open_partitions = {(1, partition): ChosenPartition(partition, queue) for partition in view.partitions}
     with new_slab(GEOMETRY) as slab:
         turns = BrokerTurns(config(), random.Random(7))
         usual, other = (Topic(slab, 1, b"t", COMBINED, random.Random(1), turns=turns) for _ in range(2))

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from bruce_mp.slab.runs import Record, Segment
 
 __all__ = [
-    "Choice",
+    "ChosenPartition",
     "RunHeader",
     "RunQueue",
     "TimeRange",
@@ -74,7 +74,7 @@ class RunQueue(NamedTuple):
     topics: list[int]
 
 
-class Choice(NamedTuple):
+class ChosenPartition(NamedTuple):
     """The partition for a topic's runs, and the queue of its dispatcher."""
 
     partition: int
@@ -84,8 +84,8 @@ class Choice(NamedTuple):
 def queue_chosen(
     slab: Slab,
     segments: Iterable[Segment],
-    choices: dict[int, Choice],
-    choose: Callable[[int], Choice | None],
+    choices: dict[int, ChosenPartition],
+    choose: Callable[[int], ChosenPartition | None],
     max_payload: int,
     *,
     known: Mapping[int, object],
