@@ -9,8 +9,10 @@
  * batch, since the last line.
  *
  * A batch is refused that is not magic 2, or does not have the sequence number that is due in its partition; so is one
- * that comes again, which a broker would recognise: here nobody has a reason to send one again.  What is spoken: ApiVersions 0, Metadata 1 to 4, Produce 3 to 7, InitProducerId 0; whatever is asked about topics,
- * all are told.  Source: the Kafka protocol guide.
+ * that comes again, which a broker would recognise: here nobody has a reason to send one again.  What is spoken:
+ * ApiVersions 0, Metadata 1 to 4, Produce 3 to 12, InitProducerId 0; whatever is asked about topics, all are told.  In
+ * Produce 9 and later lengths are varints, and structures end with tags, of which a request must have none.
+ * Source: the Kafka protocol guide.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -30,6 +32,7 @@
 
 enum { PRODUCE = 0, FETCH = 1, METADATA = 3, API_VERSIONS = 18, INIT_PRODUCER_ID = 22 };
 enum { UNKNOWN_TOPIC = 3, NO_LEADER = 5, OUT_OF_ORDER = 45, UNSUPPORTED_VERSION = 35, INVALID_RECORD = 87 };
+enum { FIRST_FLEXIBLE = 9, LAST_PRODUCE = 12 };
 enum { BATCH_HEADER = 61, NAME_BYTES = 256, MOST_BROKERS = 128, MOST_SOCKETS = 1 << 12, SLOTS = 1 << 14, MOST_WAIT_MS = 1 << 14 };
 
 /* --- bytes that go back ------------------------------------------------------------------------------------------ */
@@ -53,6 +56,10 @@ static void put8(Bytes *out, uint8_t value) { put(out, &value, 1); }
 static void put16(Bytes *out, uint16_t value) { value = htobe16(value), put(out, &value, 2); }
 static void put32(Bytes *out, uint32_t value) { value = htobe32(value), put(out, &value, 4); }
 static void put64(Bytes *out, uint64_t value) { value = htobe64(value), put(out, &value, 8); }
+static void put_varint(Bytes *out, uint32_t value) {
+    for (; value > 0x7F; value >>= 7) put8(out, value | 0x80);
+    put8(out, value);
+}
 static void put_string(Bytes *out, const char *text) { put16(out, strlen(text)), put(out, text, strlen(text)); }
 
 static void set32(Bytes *out, size_t at, uint32_t value) {
@@ -139,7 +146,7 @@ static void put_metadata(Bytes *out, int version) {
 
 static void put_versions(Bytes *out, int version) {
     static const uint16_t spoken[][3] = {
-        {PRODUCE, 3, 7}, {METADATA, 1, 4}, {API_VERSIONS, 0, 0}, {INIT_PRODUCER_ID, 0, 0},
+        {PRODUCE, 3, LAST_PRODUCE}, {METADATA, 1, 4}, {API_VERSIONS, 0, 0}, {INIT_PRODUCER_ID, 0, 0},
         {FETCH, 4, 4}, /* is never served, but librdkafka concludes from it that record batches are taken */
     };
     put16(out, version ? UNSUPPORTED_VERSION : 0), put32(out, sizeof spoken / sizeof *spoken);
@@ -211,49 +218,122 @@ static int judge(Topic *topic, uint32_t index, const uint8_t *batch, int64_t *of
     return 0;
 }
 
+static int is_flexible(const Connection *it) { return it->api == PRODUCE && it->version >= FIRST_FLEXIBLE; }
+
+static void put_tags(Connection *it) {
+    if (is_flexible(it)) put8(&it->out, 0);
+}
+
+static void put_count(Connection *it, uint32_t count) {
+    if (is_flexible(it)) put_varint(&it->out, count + 1);
+    else put32(&it->out, count);
+}
+
 static void put_partition(Connection *it, uint32_t index, int error, int64_t offset) {
     put32(&it->out, index), put16(&it->out, error), put64(&it->out, offset), put64(&it->out, -1);
     if (it->version >= 5) put64(&it->out, 0);
+    if (it->version >= 8) put_count(it, 0); /* no record errors */
+    if (is_flexible(it)) put8(&it->out, 0); /* no message */
+    else if (it->version >= 8) put16(&it->out, -1);
+    put_tags(it);
     refused += error != 0;
 }
 
-/* The next step of a frame with what has been read: how many bytes of it are used up, or 0 if more are needed. */
-static size_t step(Connection *it) {
-    const uint8_t *in = it->in;
-    size_t have = it->have, used = 0;
-    if (it->step == FRAME && have >= 4) {
-        it->left = get32(in) + 4, it->step = REQUEST, used = 4;
-    } else if (it->step == REQUEST && have >= 10) {
-        used = 10 + (int16_t)get16(in + 8) * ((int16_t)get16(in + 8) > 0);
-        it->api = get16(in), it->version = get16(in + 2), it->acks = 1;
-        put32(&it->out, 0), put(&it->out, in + 4, 4);
-        it->step = it->api == PRODUCE ? PRODUCE_HEAD : END;
-    } else if (it->step == PRODUCE_HEAD && have >= 12) { /* no transaction: its id is null */
-        it->acks = (int16_t)get16(in + 2), it->topics_left = get32(in + 8), used = 12;
-        put32(&it->out, it->topics_left), it->step = it->topics_left ? TOPIC : END;
-    } else if (it->step == TOPIC && have >= 2 && have >= 6u + get16(in)) {
-        char name[NAME_BYTES] = {0};
-        memcpy(name, in + 2, get16(in) < NAME_BYTES ? get16(in) : 0);
-        int number = *slot(name);
-        it->topic = number ? &topics[number - 1] : NULL;
-        it->partitions_left = get32(in + 2 + get16(in)), used = 6 + get16(in);
-        put_string(&it->out, name), put32(&it->out, it->partitions_left);
-        it->step = PARTITION;
-    } else if (it->step == PARTITION && have >= 8 + BATCH_HEADER) {
-        int64_t offset = -1;
-        int error = judge(it->topic, get32(in), in + 8, &offset);
-        put_partition(it, get32(in), error, offset);
-        used = 8 + BATCH_HEADER;
-        it->thrown = (int64_t)get32(in + 4) - BATCH_HEADER;
-        if (--it->partitions_left == 0) it->step = --it->topics_left ? TOPIC : END;
-    } else if (it->step == END && it->thrown == 0) {
-        it->thrown = it->left;
+/* Read a length of `fixed` bytes, or a varint, at *used of what has been read; 0 if more is needed. */
+static int get_length(const Connection *it, size_t fixed, size_t *used, uint32_t *length) {
+    const uint8_t *at = it->in + *used, *end = it->in + it->have;
+    if (!is_flexible(it)) {
+        if (*used + fixed > it->have) return 0;
+        *length = fixed == 2 ? get16(at) : get32(at), *used += fixed;
+        return 1;
     }
+    uint32_t value = 0;
+    for (int shift = 0; at < end && shift < 35; shift += 7) {
+        value |= (uint32_t)(*at & 0x7F) << shift;
+        if (*at++ < 0x80) {
+            *length = value - 1, *used = at - it->in;
+            return 1;
+        }
+    }
+    return 0;
+}
+
+/* The steps: each returns how many bytes of what has been read are used up, or 0 if more are needed. */
+
+static size_t begin_frame(Connection *it) {
+    if (it->have < 4) return 0;
+    it->left = get32(it->in) + 4, it->step = REQUEST;
+    return 4;
+}
+
+static size_t begin_request(Connection *it) {
+    if (it->have < 10) return 0;
+    size_t used = 10 + (int16_t)get16(it->in + 8) * ((int16_t)get16(it->in + 8) > 0);
+    it->api = get16(it->in), it->version = get16(it->in + 2), it->acks = 1;
+    used += is_flexible(it); /* no tags */
+    if (used > it->have) return 0;
+    put32(&it->out, 0), put(&it->out, it->in + 4, 4), put_tags(it);
+    it->step = it->api == PRODUCE ? PRODUCE_HEAD : END;
     return used;
 }
 
+static size_t begin_produce(Connection *it) { /* no transaction: its id is null */
+    size_t used = is_flexible(it) ? 1 : 2;
+    uint32_t count;
+    if (it->have < used + 6) return 0;
+    int16_t acks = get16(it->in + used);
+    used += 6;
+    if (!get_length(it, 4, &used, &count)) return 0;
+    it->acks = acks, it->topics_left = count;
+    put_count(it, count), it->step = count ? TOPIC : END;
+    return used;
+}
+
+static size_t begin_topic(Connection *it) {
+    char name[NAME_BYTES] = {0};
+    size_t used = 0, name_at;
+    uint32_t size, count;
+    if (!get_length(it, 2, &used, &size)) return 0;
+    name_at = used, used += size;
+    if (used > it->have || !get_length(it, 4, &used, &count)) return 0;
+    memcpy(name, it->in + name_at, size < NAME_BYTES ? size : 0);
+    int number = *slot(name);
+    it->topic = number ? &topics[number - 1] : NULL, it->partitions_left = count;
+    if (is_flexible(it)) put_varint(&it->out, strlen(name) + 1), put(&it->out, name, strlen(name));
+    else put_string(&it->out, name);
+    put_count(it, count), it->step = PARTITION;
+    return used;
+}
+
+static size_t take_partition(Connection *it) {
+    size_t used = 4;
+    uint32_t size;
+    int64_t offset = -1;
+    if (it->have < used || !get_length(it, 4, &used, &size) || it->have < used + BATCH_HEADER) return 0;
+    int error = judge(it->topic, get32(it->in), it->in + used, &offset);
+    put_partition(it, get32(it->in), error, offset);
+    it->thrown = (int64_t)size - BATCH_HEADER + is_flexible(it); /* the tags of the partition */
+    if (--it->partitions_left == 0) {
+        put_tags(it), it->thrown += is_flexible(it); /* the tags of the topic */
+        it->step = --it->topics_left ? TOPIC : END;
+    }
+    return used + BATCH_HEADER;
+}
+
+static size_t step(Connection *it) {
+    switch (it->step) {
+    case FRAME: return begin_frame(it);
+    case REQUEST: return begin_request(it);
+    case PRODUCE_HEAD: return begin_produce(it);
+    case TOPIC: return begin_topic(it);
+    case PARTITION: return take_partition(it);
+    }
+    if (it->thrown == 0) it->thrown = it->left;
+    return 0;
+}
+
 static void answer(Connection *it, int delay_ms) {
-    if (it->api == PRODUCE) put32(&it->out, 0); /* throttle */
+    if (it->api == PRODUCE) put32(&it->out, 0), put_tags(it); /* throttle */
     if (it->api == METADATA) put_metadata(&it->out, it->version);
     if (it->api == API_VERSIONS) put_versions(&it->out, it->version);
     if (it->api == INIT_PRODUCER_ID) put32(&it->out, 0), put16(&it->out, 0), put64(&it->out, next_producer++), put16(&it->out, 0);
