@@ -18,7 +18,6 @@ import zmq
 
 from bruce_mp.errors import SlabError, StartError
 from bruce_mp.ipc.frames import pack_parcels, unpack_parcels
-from bruce_mp.ipc.loop import has_frame
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -48,6 +47,7 @@ log = logging.getLogger(__name__)
 _HIGH_WATER_MARKS: Final = {REPORTS: 100, COPIES: 20}
 """Number of frames that a link to the status process queues; a sender keeps the data that a full link refuses."""
 
+_READABLE: Final = int(zmq.POLLIN)  # an int, because `&` with the enum would cost more than the rest of the check
 _RECONNECT_MS: Final = 10
 """Time between two tries to connect, a tenth of ZeroMQ's default, because messages wait while a receiver restarts."""
 CLOSE_TIMEOUT_MS: Final = 500
@@ -101,7 +101,8 @@ class LinkReceiver:
     def receive_bytes(self) -> bytes:
         """Return the bytes of the next frame, or b"" if no frame waits."""
         # Without this check, `recv` would raise an exception for an empty queue, which costs more.
-        return self.socket.recv(zmq.DONTWAIT) if has_frame(self.socket) else b""
+        has_frame = int(self.socket.get(zmq.EVENTS)) & _READABLE
+        return self.socket.recv(zmq.DONTWAIT) if has_frame else b""
 
 
 class Links:

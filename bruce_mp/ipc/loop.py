@@ -1,8 +1,8 @@
 """The event loop of a process: it waits for descriptors, ZeroMQ sockets and timers, and calls their callbacks.
 
 Each ZeroMQ socket has a descriptor. The loop waits for this descriptor with poll(2), because a wake-up by ZeroMQ's own
-poll costs twice as much. The descriptor becomes ready only once for several frames, so after each call of a socket's
-callback the loop asks the socket for further frames.
+poll costs twice as much. The descriptor becomes ready only once for several frames, and sometimes without a frame. So a
+socket's callback receives frames until none is left, or returns True to be called again.
 
 Times are `time.monotonic()` in seconds.
 """
@@ -19,22 +19,20 @@ import select
 import time
 import weakref
 from collections import deque
+from collections.abc import Callable
 from functools import partial
+from operator import itemgetter
 from threading import Thread
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
-import zmq
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-__all__ = ["Loop", "Timer", "has_frame"]
+__all__ = ["Callback", "Loop", "Timer"]
 
 Result = TypeVar("Result")
+Callback = Callable[[int], bool | None]
+"""A function of the ready events; it returns True to be called again in the next round, even without an event."""
 
 log: Final = logging.getLogger(__name__)
 _THREAD_RETRY_S: Final = 1.0
-_READABLE: Final = int(zmq.POLLIN)  # an int, because `&` with the enum would cost more than the rest of `has_frame`
 _MAX_LATENESS: Final = 0.25
 """The maximum lateness of a `call_about`, as a fraction of its delay."""
 _GC_THRESHOLD: Final = 20_000
@@ -64,11 +62,10 @@ class Loop:
     def __init__(self) -> None:
         self._poller = select.poll()
         # These dictionaries have the descriptor of a source as the key.
-        self._callbacks: dict[int, Callable[[int], None]] = {}
+        self._callbacks: dict[int, Callback] = {}
         self._events: dict[int, int] = {}
-        self._zmq_sockets: dict[int, zmq.Socket[bytes]] = {}
-        self._maybe_unread: set[int] = set()
-        """Descriptors of ZeroMQ sockets that may have frames for which poll(2) does not report the descriptor again."""
+        self._unfinished: set[int] = set()
+        """Descriptors of sources whose callbacks the next round calls even if poll(2) does not report them."""
         self._timers: list[tuple[float, int, Timer]] = []
         self._early_timers: list[tuple[float, int, Timer]] = []
         """The timers of `call_about` with their earliest times; `_timers` has them with their latest times."""
@@ -80,27 +77,20 @@ class Loop:
         # `atexit` is False, because a thread may still write to the eventfd when the process exits.
         weakref.finalize(self, os.close, self._results_eventfd).atexit = False
 
-    def watch(self, source: Any, callback: Callable[[int], None], events: int = select.POLLIN) -> None:
-        """Call `callback(events)` whenever the source is ready; for a known source, replace events and callback.
-
-        A ZeroMQ socket is ready if it has a frame, regardless of `events`.
-        """
+    def watch(self, source: Any, callback: Callback, events: int = select.POLLIN) -> None:
+        """Call `callback(events)` whenever the source is ready; for a known source, replace events and callback."""
         descriptor = _descriptor_of(source)
         if self._events.get(descriptor) != events:
             self._events[descriptor] = events
             self._poller.register(descriptor, events)
         if self._callbacks.get(descriptor) != callback:
             self._callbacks[descriptor] = callback
-        if isinstance(source, zmq.Socket):
-            self._zmq_sockets[descriptor] = source
-            self._maybe_unread.add(descriptor)
 
     def unwatch(self, source: Any) -> None:
         descriptor = _descriptor_of(source)
         if self._callbacks.pop(descriptor, None) is not None:
             del self._events[descriptor]
-            self._zmq_sockets.pop(descriptor, None)
-            self._maybe_unread.discard(descriptor)
+            self._unfinished.discard(descriptor)
             self._poller.unregister(descriptor)
 
     def call_at(self, when: float, callback: Callable[[], None]) -> Timer:
@@ -157,16 +147,11 @@ class Loop:
             after_round()
 
     def _poll(self) -> list[tuple[int, int]]:
-        """Wait until a source is ready or a timer is due, and return (descriptor, events) of each ready source."""
-        sockets = self._zmq_sockets
-        unread = {descriptor for descriptor in self._maybe_unread if has_frame(sockets[descriptor])}
-        ready = [(descriptor, select.POLLIN) for descriptor in unread]
-        for descriptor, events in self._poller.poll(0 if unread else self.timeout_ms()):
-            if descriptor in unread:
-                continue
-            if descriptor not in sockets or has_frame(sockets[descriptor]):
-                ready.append((descriptor, events))
-        self._maybe_unread = {descriptor for descriptor, _ in ready if descriptor in sockets}
+        """Wait until a source is ready or a timer is due, and return (descriptor, events) of each source to call."""
+        unfinished, self._unfinished = self._unfinished, set()
+        ready = self._poller.poll(0 if unfinished else self.timeout_ms())
+        if unfinished:
+            ready += [(descriptor, select.POLLIN) for descriptor in unfinished.difference(map(itemgetter(0), ready))]
         return ready
 
     def _dispatch(self, ready: list[tuple[int, int]]) -> None:
@@ -176,8 +161,8 @@ class Loop:
         # reports it again.
         callbacks = [(descriptor, events, self._callbacks[descriptor]) for descriptor, events in ready]
         for descriptor, events, callback in callbacks:
-            if self._callbacks.get(descriptor) is callback:
-                callback(events)
+            if self._callbacks.get(descriptor) is callback and callback(events) and descriptor in self._callbacks:
+                self._unfinished.add(descriptor)
 
     def timeout_ms(self) -> int | None:
         """Return the time until the next timer is due; None if there is no timer."""
@@ -197,11 +182,6 @@ class Loop:
                 if not timer.cancelled:
                     timer.cancelled = True  # because a timer of `call_about` is in both heaps, but is called once
                     timer.callback()
-
-
-def has_frame(link: zmq.Socket[bytes]) -> bool:
-    """Return True if a frame waits in a ZeroMQ socket; the socket's descriptor may be ready although no frame waits."""
-    return bool(int(link.get(zmq.EVENTS)) & _READABLE)
 
 
 def _handle_result(eventfd: int, results: deque[Callable[[], None]], _: int) -> None:

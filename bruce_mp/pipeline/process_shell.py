@@ -136,7 +136,7 @@ class ProcessShell:
         receiver = self._links.receiver(link)
         self._loop.watch(receiver.socket, lambda _: _serve(receiver.receive, on_frame))
 
-    def serve_bytes(self, link: str, on_bytes: Callable[[bytes], None]) -> Callable[[], None]:
+    def serve_bytes(self, link: str, on_bytes: Callable[[bytes], None]) -> Callable[[], bool]:
         """Bind a link, and call `on_bytes` with each frame. Return a function that serves the frames that wait."""
         receiver = self._links.receiver(link)
         serve = partial(_serve, receiver.receive_bytes, on_bytes)
@@ -214,10 +214,11 @@ class ProcessShell:
             output.flush()
 
 
-def _serve(receive: Callable[[], _Frame], on_frame: Callable[[_Frame], None]) -> None:
-    """Receive and handle the frames that wait at a link, at most `MAX_FRAMES_PER_ROUND`."""
+def _serve(receive: Callable[[], _Frame], on_frame: Callable[[_Frame], None]) -> bool:
+    """Receive and handle at most `MAX_FRAMES_PER_ROUND` frames of a link; return True if further frames may wait."""
     for _ in range(MAX_FRAMES_PER_ROUND):
         frame = receive()
         if not frame:  # no frame waits
-            return
+            return False
         on_frame(frame)
+    return True
