@@ -70,12 +70,14 @@ class Backpressure:
         `next_size` is the size of the first waiting datagram; it is used only if `senders_wait` is True.
         """
         watermark = int(self._pool.usable * (1 - PAUSE_RATIO))  # chunks are scarce if no more than this are free
-        is_scarce = self._pool.free_count <= watermark
+        free_count = self._pool.free_count
+        is_scarce = free_count <= watermark
         if is_scarce:
-            self._adapt_turn(self._last_free_count - self._pool.free_count)
+            self._adapt_turn(self._last_free_count - free_count)
             self._pool.reclaim(watermark + 1)  # until chunks are no longer scarce
-        pause_s = self._pause_s(watermark)
-        self._last_free_count = self._pool.free_count
+            free_count = self._pool.free_count
+        self._last_free_count = free_count
+        pause_s = 0.0 if free_count > watermark else _pause_s(free_count, watermark)
         if self.senders_wait:
             message_count = self._count_fitting(next_size)
             return Allowance(message_count, pause_s if message_count else MAX_PAUSE_S)
@@ -88,11 +90,6 @@ class Backpressure:
         elif taken_chunk_count * PART_DIVISOR * SHORT_TURN_FACTOR < self._pool.free_count:
             self._scarce_turn_limit = min(MAX_MESSAGES, self._scarce_turn_limit * 2)
 
-    def _pause_s(self, watermark: int) -> float:
-        if self._pool.free_count > watermark:
-            return 0.0
-        return MIN_PAUSE_S + (MAX_PAUSE_S - MIN_PAUSE_S) * (1 - self._pool.free_count / max(1, watermark))
-
     def _count_fitting(self, next_size: int) -> int:
         """Return how many messages of the largest size find room; if none does, 1 if the first message fits, else 0."""
         room = room_for_largest(self._pool, self._chunk_count_of_largest, self._max_batch)
@@ -100,3 +97,8 @@ class Backpressure:
             self._pool.reclaim(self._pool.capacity)
             room = room_for_largest(self._pool, self._chunk_count_of_largest, self._max_batch)
         return room or self._pool.count_free_spans(chunks_for(next_size), 1)
+
+
+def _pause_s(free_count: int, watermark: int) -> float:
+    """Return the pause in seconds after a turn while chunks are scarce."""
+    return MIN_PAUSE_S + (MAX_PAUSE_S - MIN_PAUSE_S) * (1 - free_count / max(1, watermark))

@@ -36,13 +36,16 @@ if TYPE_CHECKING:
 __all__ = ["main", "prepare"]
 
 log = logging.getLogger(__name__)
-_MAX_TURNS: Final = 4
+_MAX_TURNS: Final = 8
 """Maximum number of turns (calls of `_receive_turn`) in a round (a call of `_on_datagrams`).
 
-Between two rounds, the loop serves its other sources, such as the supervisor's messages.
+Between two rounds, the loop serves its timers and other sources.  A round has several turns, because a slow sender's
+messages cost less CPU time without the loop between the ticks of their batches.
 """
-_MAX_ROUND_MS: Final = 200
-"""Longest duration of a round."""
+_MAX_ROUND_MS: Final = 600
+"""Longest duration of a round; the loop's timers may be late by as much."""
+_MAX_WAIT_MS: Final = 200
+"""Longest wait for messages in a turn.  A message of the supervisor waits as long, and ends the round."""
 _MIN_WAIT_MS: Final = 50
 """A round ends early if less time than this remains, because a short wait for messages costs as much as a new round."""
 _MAX_BATCHES_AT_STOP: Final = 2048
@@ -120,10 +123,11 @@ class _DatagramInput(InputShell):
     # --- the socket --------------------------------------------------------------------------------------------------
 
     def _on_datagrams(self) -> None:
-        """Receive the messages of a round; end the round early if a pause is due."""
-        until_ms = 0 if self._is_draining or self._senders_wait else steady_ms() + _MAX_ROUND_MS  # 0 = do not wait
+        """Receive the messages of a round; end the round early if a pause is due, or the supervisor sends a message."""
+        may_wait = not (self._is_draining or self._senders_wait)
+        end_ms = steady_ms() + _MAX_ROUND_MS
         for _ in range(_MAX_TURNS):
-            pause_s = self._receive_turn(until_ms)
+            pause_s = self._receive_turn(min(end_ms, steady_ms() + _MAX_WAIT_MS) if may_wait else 0)  # 0 = do not wait
             if pause_s is None:
                 if self._is_draining:
                     self._finish()
@@ -131,7 +135,7 @@ class _DatagramInput(InputShell):
             if pause_s:
                 self._pause(pause_s)
                 return
-            if until_ms and steady_ms() > until_ms - _MIN_WAIT_MS:
+            if may_wait and (steady_ms() > end_ms - _MIN_WAIT_MS or self._control.has_message):
                 return
 
     def _receive_turn(self, until_ms: int) -> float | None:

@@ -8,7 +8,7 @@ supervisor to router" goes through two pipes: the supervisor forwards it.
 # No `from __future__ import annotations` here: msgspec resolves the annotations at run time.
 
 from multiprocessing.connection import Connection
-from select import select
+from select import POLLIN, poll, select
 from typing import Final
 
 import msgspec
@@ -189,6 +189,13 @@ class Control:
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
+        self._poller = poll()
+        self._poller.register(connection, POLLIN)
+
+    @property
+    def has_message(self) -> bool:
+        """Return True if `receive` would not wait."""
+        return bool(self._poller.poll(0))
 
     def fileno(self) -> int:
         """Return the descriptor of the pipe, for a poller."""

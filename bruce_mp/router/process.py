@@ -105,6 +105,8 @@ class _RouterProcess(ProcessShell):
         self._brokers: list[Address] = []
         """The brokers of the last metadata, the controller first."""
         self._fetch_started_ms = 0
+        self._announced_to_run: Mapping[int, tuple[int, Address]] | None = None
+        """The last result of `dispatchers_to_run`, which is the same object until something changes."""
         self._announced_brokers: dict[int, Broker] | None = None
         """The broker of each dispatcher slot, as last sent to the supervisor; None if none were sent yet."""
         self._refresh_timer: Timer | None = None
@@ -172,8 +174,9 @@ class _RouterProcess(ProcessShell):
     def _announce_dispatchers(self) -> None:
         """Tell the supervisor which dispatchers to run, if this has changed."""
         to_run = self._core.dispatchers_to_run()
-        if to_run is None:
+        if to_run is None or to_run is self._announced_to_run:
             return
+        self._announced_to_run = to_run
         brokers = {slot: Broker(node, address.host, address.port) for slot, (node, address) in to_run.items()}
         if brokers != self._announced_brokers:
             self._announced_brokers = brokers
