@@ -85,13 +85,25 @@ class PendingBatch(Generic[_Item]):
             self._items += runs
             self._record_count, self._byte_count, self._due_ms = record_count, byte_count, due_ms
             return []
-        completed: list[ClaimedRun] = []
-        for run in runs:
-            _, _, _, _, records, payload, arrival_ms = run
-            self._append(run, records, payload, arrival_ms, now_ms)
-            if self._is_complete(now_ms):
-                completed += self.flush()
+        completed_count = self._count_completed(runs, now_ms)
+        completed = [*self._items, *runs[:completed_count]]
+        self._items = [*runs[completed_count:]]
         return completed
+
+    def _count_completed(self: PendingBatch[ClaimedRun], runs: Sequence[ClaimedRun], now_ms: int) -> int:
+        """Add the sizes of runs, and return how many runs belong to completed batches; the rest is incomplete."""
+        record_count, byte_count, due_ms = self._record_count, self._byte_count, self._due_ms
+        completed_count = 0
+        # No method is called, because a frame under high load has hundreds of runs.
+        for index, (_, _, _, _, records, payload, arrival_ms) in enumerate(runs):
+            record_count += records
+            byte_count += payload
+            due_ms = min(due_ms, arrival_ms + self._max_age_ms, now_ms + self._max_age_ms)
+            if record_count >= self._max_records or byte_count >= self._max_bytes or now_ms >= due_ms:
+                completed_count = index + 1
+                record_count, byte_count, due_ms = 0, 0, UNLIMITED
+        self._record_count, self._byte_count, self._due_ms = record_count, byte_count, due_ms
+        return completed_count
 
     def _fits(self, segment: Segment) -> bool:
         return (

@@ -139,12 +139,14 @@ def test_a_batch_is_due_by_the_age_of_its_oldest_message() -> None:
         assert builder.due_ms == 990 + 100
 
 
-def test_an_arrival_time_in_the_future_is_replaced_by_now() -> None:
+@pytest.mark.parametrize("has_old_run", [False, True])
+def test_an_arrival_time_in_the_future_is_replaced_by_now(*, has_old_run: bool) -> None:
     with new_slab() as slab:
         source, builder = Input(slab), PendingBatch["ClaimedRun"](slab, BatchLimits(time_ms=100))
         source.receive([datagram(b"t1", b"v")])
         [run] = as_claimed(slab, source.close_all())
-        assert builder.add_whole([(*run[:-1], 5_000)], 1_000) == []
+        old = [(*run[:-1], 900)] if has_old_run else []  # completes a batch
+        assert builder.add_whole([*old, (*run[:-1], 5_000)], 1_000) == old
         assert builder.due_ms == 1_000 + 100
 
 
