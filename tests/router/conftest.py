@@ -1,4 +1,4 @@
-"""Processes die at stores to the slab's words: that takes the pure kernels."""
+"""All tests of the router run with both variants of the kernels, except for those marked `PURE_KERNELS_ONLY`."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ import pytest
 
 
 @pytest.fixture(autouse=True, scope="module")
-def without_compiled_kernels(pure_kernels: None) -> None:
-    pass
+def with_variant(variant: str) -> str:
+    return variant

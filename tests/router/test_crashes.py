@@ -13,6 +13,7 @@ from bruce_mp.slab.file import Geometry
 from support.flow import ROUTER, World
 from support.flow_parts import quick_config
 from support.slabs import datagram, new_slab
+from support.variants import PURE_KERNELS_ONLY
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -123,6 +124,7 @@ def places(story: Story, who: int) -> Iterator[int]:
 
 
 @pytest.mark.exhaustive
+@PURE_KERNELS_ONLY
 @pytest.mark.parametrize("story", STORIES)
 @pytest.mark.parametrize("who", [ROUTER, 0, 1], ids=["router", "old leader", "new leader"])
 def test_a_death_at_any_store_neither_loses_nor_duplicates_messages(story: Story, who: int) -> None:

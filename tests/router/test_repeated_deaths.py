@@ -20,6 +20,7 @@ from support.examples import seeds
 from support.flow import ROUTER, World
 from support.flow_parts import CrashingWords, quick_config
 from support.slabs import datagram, new_slab
+from support.variants import PURE_KERNELS_ONLY
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -136,6 +137,7 @@ def slab(monkeypatch: pytest.MonkeyPatch) -> Iterator[Slab]:
 
 
 @pytest.mark.exhaustive
+@PURE_KERNELS_ONLY
 @pytest.mark.parametrize("seed", SEEDS)
 def test_repeated_deaths_during_recovery_neither_lose_nor_duplicate_messages(slab: Slab, seed: int) -> None:
     rng = random.Random(seed)

@@ -189,8 +189,8 @@ class Machine:
     def check_counts(self) -> None:
         """Check that the process rows and the state words have the same messages in each stage.
 
-        Without a store since the last check the result is the same; such steps are most of a pause.  Words of damaged
-        runs cannot be counted; they are quarantined.
+        Without a store since the last check the result is the same; such steps are most of a pause.  Of the stores of
+        compiled kernels only transactions are noticed.  Words of damaged runs cannot be counted; they are quarantined.
         """
         stores = (self.words.stores, row_integers(self.slab, lay.ROW_VERSION))
         if stores == self._checked:

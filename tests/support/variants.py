@@ -1,4 +1,7 @@
-"""The kernels in both variants: the fixture `variant` runs a test with each, `pure_kernels` with the pure ones."""
+"""The kernels in both variants: the fixture `variant` runs a test with each, `pure_kernels` with the pure ones.
+
+The mark `PURE_KERNELS_ONLY` exempts a test from the compiled variant where all others of its directory have both.
+"""
 
 from __future__ import annotations
 
@@ -21,6 +24,8 @@ if TYPE_CHECKING:
 
 KERNELS: Final = kernel_names(Path(kernels_package.__file__).parent)
 VARIANTS: Final = ("pure", "compiled") if CHOICE.compiled else ("pure",)
+PURE_KERNELS_ONLY: Final = pytest.mark.parametrize("variant", ["pure"], indirect=True)
+"""A mark for tests that have the fixture `variant`, and in which processes die at the stores of kernels."""
 _USERS: Final = ("bruce_mp.", "tests.", "support.", "test_")
 _OWN: Final = ("bruce_mp.kernels.pure", "bruce_mp.kernels.compiled", "bruce_mp.slab.")
 
