@@ -19,10 +19,15 @@ __all__ = ["CheckedWords", "checked_slab"]
 
 _MAGIC_OFFSET: Final = lay.RUN_MAGIC_AT >> 2
 _GENERATION_OFFSET: Final = lay.RUN_GENERATION >> 2
+_CHUNK_GENERATION_OFFSET: Final = lay.CHUNK_GENERATION >> 2
+_CHUNK_WORDS: Final = lay.CHUNK_BYTES >> 2
 
 
 class CheckedWords:
-    """The words of a slab.  Only Python's stores pass here; those of compiled kernels and of views do not."""
+    """The words of a slab.  Only Python's stores pass here; those of compiled kernels and of views do not.
+
+    Runs that begin in later chunks of a span are not checked.
+    """
 
     itemsize: Final = 4
 
@@ -69,8 +74,12 @@ class CheckedWords:
         return is_current and self._words[run] & 0xFF == RunState.SPLIT
 
     def _is_run(self, at: int) -> bool:
+        """Return True if a run begins here; behind the last run, a chunk has the bytes of its earlier uses."""
         magic_at = at + _MAGIC_OFFSET
-        return magic_at < len(self._words) and bool(self._words[magic_at] == lay.RUN_MAGIC)
+        if magic_at >= len(self._words) or self._words[magic_at] != lay.RUN_MAGIC:
+            return False
+        chunk_at = at - (at - self._chunks_index) % _CHUNK_WORDS
+        return bool(self._words[at + _GENERATION_OFFSET] == self._words[chunk_at + _CHUNK_GENERATION_OFFSET])
 
     def _check(self, at: int, value: int, role: Role) -> None:
         before, after = RunState(self._words[at] & 0xFF), RunState(value & 0xFF)
