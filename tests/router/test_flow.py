@@ -38,14 +38,23 @@ class Step(NamedTuple):
     kill_at: int | None
 
 
-def send(world: World, step: Step) -> None:
+def batch_of(step: Step) -> list[tuple[bytes, bytes, int | None]]:
     batch = []
     for number in range(1 + step.one % 6):
         topic, key = (b"t2", None) if (step.other + number) % 5 == 0 else (b"t1", None)
         if (step.other + number) % 3 == 0:
             key = (step.one + number) % 3
         batch.append((topic, datagram(topic, b"v" * (number * 7), partition_key=key), key))
-    world.send(batch)
+    return batch
+
+
+def send(world: World, step: Step) -> None:
+    world.send(batch_of(step))
+
+
+def receive(world: World, step: Step) -> None:
+    """Receive runs that the next `send` hands over, together with its own."""
+    world.receive(batch_of(step), is_numbered=step.other % 2 == 1)
 
 
 def slot_of(world: World, step: Step) -> int:
@@ -95,6 +104,8 @@ ACTIONS: Final[list[Callable[[World, Step], None]]] = [
     send,
     send,
     send,
+    receive,
+    receive,
     lambda world, step: world.ring(kill_at=step.kill_at),
     lambda world, step: world.ring(kill_at=step.kill_at),
     lambda world, step: world.answer_fetch(kill_at=step.kill_at),
@@ -139,6 +150,7 @@ def run(script: Iterable[Step], seed: int, action: str) -> None:
         world = World(slab, TOPICS, quick_config(action=action), seed=seed)
         for step in script:
             ACTIONS[step.action](world, step)
+        world.hand_over()
         world.end_faults()
         world.step_until_settled()
         world.check()

@@ -45,11 +45,12 @@ class World(Machine):
         self.receive(datagrams)
         self.hand_over()
 
-    def receive(self, datagrams: Sequence[tuple[bytes, bytes, int | None]]) -> None:
-        """Receive messages (topic, datagram, partition key)."""
+    def receive(self, datagrams: Sequence[tuple[bytes, bytes, int | None]], *, is_numbered: bool = True) -> None:
+        """Receive messages (topic, datagram, partition key), perhaps as before their topics had numbers."""
         base = self.input.base
+        receive = self.input.receive if is_numbered else self.input.receive_unnumbered
         with self.words.acting(Role.INPUT):
-            ingested = self.input.receive([data for _, data, _ in datagrams])
+            ingested = receive([data for _, data, _ in datagrams])
         assert not ingested.no_room, "the slab of the test is too small"
         for number, (topic, _, key) in enumerate(datagrams):
             self.received[base + number] = (topic, key)

@@ -87,6 +87,13 @@ def put_senders(slab: Slab, uids: Sequence[int]) -> None:
         slab.words[at : at + 7] = memoryview(array("I", [*header, 1000 + uid, uid, 2000 + uid]))
 
 
+class _NoTopics(TopicTable):
+    """A topic table in which an input finds no topic."""
+
+    def number_of(self, name: bytes) -> int:  # noqa: ARG002 - as in the table
+        return 0
+
+
 class Input:
     """An input without a socket. Its creation recovers the messages of its predecessor, as in a real input."""
 
@@ -105,6 +112,9 @@ class Input:
         self.row = ProcessRow.recover(slab, INPUT_ROW)
         self.pool = ChunkPool(slab, INPUT_ROW)
         self.lanes = Lanes(slab, self.pool, table, lambda _: linger_ms, windows=windows)
+        self._unnumbered_lanes = Lanes(slab, self.pool, _NoTopics(slab), lambda _: linger_ms, windows=windows)
+        self._closed: list[Segment] = []
+        """Closed runs that precede those of `lanes`."""
         self.now_ms = 1
         close_open_runs(slab, INPUT_ROW)
         if landing_zone.landed_lengths(slab):
@@ -118,6 +128,16 @@ class Input:
         """Receive datagrams, at most as many as the landing zone has slots."""
         put_in_landing_zone(self.slab, datagrams)
         return self.admit()
+
+    def receive_unnumbered(self, datagrams: Sequence[bytes]) -> Ingested:
+        """Receive datagrams as before their topics had numbers: the runs have the topics' names."""
+        self.lanes.close_runs()
+        self._closed += self.lanes.drain_closed()
+        numbered, self.lanes = self.lanes, self._unnumbered_lanes
+        ingested = self.receive(datagrams)
+        self._closed = self.close_all()
+        self.lanes = numbered
+        return ingested
 
     def admit(self, skip: frozenset[int] = frozenset()) -> Ingested:
         """Admit the datagrams of the landing zone."""
@@ -135,7 +155,8 @@ class Input:
     def close_all(self) -> list[Segment]:
         """Close all runs and return those handed over since the last call."""
         self.lanes.close_all()
-        return self.lanes.drain_closed()
+        closed, self._closed = self._closed, []
+        return closed + self.lanes.drain_closed()
 
 
 class Content(NamedTuple):
