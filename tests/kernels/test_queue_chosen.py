@@ -68,10 +68,11 @@ def test_runs_of_a_topic_with_a_choice_are_queued_for_its_partition(rig: Rig) ->
     assert rig.asked == [2]
 
 
-def test_no_run_is_queued_behind_a_run_whose_topic_has_no_number_yet(rig: Rig) -> None:
+@pytest.mark.parametrize("size", [1, LARGEST + 1])
+def test_no_run_is_queued_behind_a_run_whose_topic_has_no_number_yet(rig: Rig, size: int) -> None:
     """The name in such a run may be that of a topic with a choice: here its number came after the run."""
     rig.choices[TOPIC] = rig.choice
-    unnumbered = rig.run(datagram(b"new"))
+    unnumbered = rig.run(datagram(b"new", bytes(size)))
     segments = [rig.run(datagram(b"t1")), unnumbered, rig.run(datagram(b"t1")), rig.run(datagram(b"t2"))]
     assert rig.queue_all(segments, lambda _: rig.choice) == [False, True, True, True]
     assert not rig.asked

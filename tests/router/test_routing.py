@@ -284,6 +284,20 @@ def test_no_run_overtakes_one_that_needs_more_than_a_choice(busy: World, first: 
     assert busy.reporter.discarded == {DiscardReason.LONG_MSG: 1}
 
 
+@pytest.mark.parametrize("sizes", [[1], [1, LARGEST], [LARGEST, 1]])
+@pytest.mark.parametrize("at", [0, 1])
+def test_no_run_overtakes_one_whose_topic_had_no_number(busy: World, at: int, sizes: list[int]) -> None:
+    """A message that is too long would else end the choice of number 0, and leave that of the topic's number."""
+    expected = []
+    for index in range(3):
+        of_run = sizes if index == at else [1]
+        expected.append(busy.input.base + of_run.index(1))
+        busy.receive([(b"t", datagram(b"t", b"v" * size), None) for size in of_run], is_numbered=index != at)
+    busy.hand_over()
+    busy.ring()
+    assert list(queued(busy).values()) == [expected]
+
+
 def test_a_flush_reaches_the_dispatcher_of_each_choice(busy: World) -> None:
     for _ in range(20):
         busy.send_one(b"t")

@@ -50,13 +50,13 @@ def queue_chosen(slab, segments, dict choices, choose, int64_t max_payload, *, d
             if not load8(bounds.run + RUN_FLAGS) & FLAG_PARTITION_KEY:
                 topic = load32(bounds.run + RUN_TOPIC)
                 choice = None if has_unknown else choices.get(topic)
+                if choice is None and topic not in known:
+                    has_unknown = True
                 if <int64_t>load32(bounds.run + RUN_LARGEST) > max_payload:
                     choices.pop(topic, None)
                     choice = None
-                elif choice is None and not has_unknown:
-                    if topic not in known:
-                        has_unknown = True
-                    elif topic not in passed_over and load32(bounds.base + CHUNK_SPAN) == 1:
+                elif choice is None and not has_unknown and topic not in passed_over:
+                    if load32(bounds.base + CHUNK_SPAN) == 1:
                         choice = choose(topic)
                 if choice is None:
                     passed_over.add(topic)

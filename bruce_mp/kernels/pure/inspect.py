@@ -108,14 +108,13 @@ def queue_chosen(
         if header is not None and not header.flags & lay.FLAG_PARTITION_KEY:
             topic = header.topic
             choice = None if has_unknown else choices.get(topic)
+            if choice is None and topic not in known:
+                has_unknown = True
             if header.largest_payload > max_payload:
                 choices.pop(topic, None)
                 choice = None
-            elif choice is None and not has_unknown:
-                if topic not in known:
-                    has_unknown = True
-                elif topic not in passed_over and not _is_in_span(slab, segment):
-                    choice = choose(topic)
+            elif choice is None and not has_unknown and topic not in passed_over and not _is_in_span(slab, segment):
+                choice = choose(topic)
             if choice is None:
                 passed_over.add(topic)
         if choice is None:
