@@ -65,7 +65,7 @@ def actions(slab: Slab, segment: Segment) -> list[Callable[[], object]]:
         lambda: kernels.bind_partition(slab, [segment], [1]),
         lambda: kernels.read_headers(slab, [segment]),
         lambda: kernels.claim_runs(slab, [segment], HELD, HELD),
-        lambda: kernels.queue_chosen(slab, [segment], {}, lambda _: None, 500, known={}),
+        lambda: kernels.queue_chosen(slab, [segment], {}, lambda _: None, 500, known={1: None, 2: None}),
         lambda: kernels.encode(slab, [segment]),
         lambda: kernels.split_by_size(slab, segment, 500),
         lambda: kernels.split_by_partition(slab, segment, [1, 2, 3]),
