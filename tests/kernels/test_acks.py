@@ -74,6 +74,22 @@ def test_an_error_is_left_to_the_decoder(version: int, fields: dict[str, Any]) -
 
 
 @pytest.mark.parametrize(
+    ("version", "fields"),
+    [
+        *((version, {"error_message": "accepted"}) for version in VERSIONS),
+        *((version, {"record_errors": [Ack.BatchIndexAndErrorMessage(batch_index=1)]}) for version in VERSIONS),
+        *((version, {"endpoints": 2}) for version in VERSIONS[1:]),
+    ],
+)
+def test_an_acceptance_with_optional_fields_is_read_whole_or_left_to_the_decoder(
+    version: int, fields: dict[str, Any]
+) -> None:
+    frame = encoded(version, PLACES, throttle_ms=30, **fields)
+    assert read(frame, version, PLACES) in {30, None}
+    assert read(frame, version, PLACES[1:]) is None
+
+
+@pytest.mark.parametrize(
     "requested",
     [
         PLACES[1:],  # the response names a partition that the request does not have

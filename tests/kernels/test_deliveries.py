@@ -12,6 +12,7 @@ from bruce_mp.slab import layout as lay
 from bruce_mp.slab.layout import RunState
 from bruce_mp.slab.recovery import BuiltBatch
 from bruce_mp.slab.rows import ProcessRow, redo_counters
+from bruce_mp.slab.runs import split_run
 from bruce_mp.telemetry.latency_histogram import BOUNDS_MS
 from support.filled_slab import NOW_MS, FilledSlab
 from support.slabs import DISPATCHER_ROW, contents
@@ -156,3 +157,24 @@ def test_an_invalid_segment_is_refused_and_nothing_changes(filled: FilledSlab) -
     assert filled.topics.refusals() == {b"news": 29}
     assert delivered_count(filled) == 0
     assert ProcessRow(filled.slab, DISPATCHER_ROW).version == version
+
+
+@pytest.mark.parametrize(
+    ("field", "is_split"),
+    [
+        *((field, is_split) for field in (lay.RUN_MAGIC_AT, lay.RUN_GENERATION) for is_split in (False, True)),
+        (lay.RUN_HEADER + lay.RECORD_VALUE_LENGTH, True),  # only a split run is read record by record
+    ],
+)
+def test_a_damaged_run_is_refused_and_nothing_changes(filled: FilledSlab, field: int, *, is_split: bool) -> None:
+    good, damaged = put(filled, 2), put(filled, 2)
+    at = filled.slab.chunk_at(damaged.chunk) + damaged.run
+    if is_split:
+        split_run(filled.slab, damaged.chunk, damaged.run)
+    filled.slab.words[(at + field) >> 2] ^= 1 << 31
+    made, version = deliveries(filled), ProcessRow(filled.slab, DISPATCHER_ROW).version
+    with pytest.raises(SlabError):
+        made.settle([batch(NEWS, good), batch(NEWS, damaged)], NOW_MS)
+    assert not made
+    assert ProcessRow(filled.slab, DISPATCHER_ROW).version == version
+    assert made.settle([batch(NEWS, good)], NOW_MS) == 1

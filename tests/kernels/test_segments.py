@@ -199,6 +199,8 @@ def test_claim_skips_invalid_segments(slab: Slab) -> None:
         whole._replace(generation=whole.generation - 1),
     ]
     assert claim(slab, [*bad, whole], MINE, MINE) == [whole]
+    runs, errors = claim_runs(slab, [*bad, whole], MINE, MINE)
+    assert ([segment for segment, *_ in runs], errors) == ([whole], [])
     for segment in bad:
         with pytest.raises(SlabError):
             set_state(slab, [segment], MINE)
@@ -215,6 +217,7 @@ def test_every_kernel_refuses_a_segment_of_an_older_generation(slab: Slab) -> No
         [new] = sender.close_all()
     assert new == old._replace(generation=new.generation)
     assert claim(slab, [old], RunState.FILLED, MINE) == []
+    assert claim_runs(slab, [old], RunState.FILLED, MINE) == ([], [])
     for refused in (
         lambda: set_state(slab, [old], MINE),
         lambda: encode(slab, [old]),
