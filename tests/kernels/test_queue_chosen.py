@@ -86,6 +86,14 @@ def test_no_run_is_queued_behind_a_run_whose_topic_has_no_number_yet(rig: Rig, s
     assert not rig.asked
 
 
+def test_no_run_is_queued_behind_a_run_whose_number_is_not_in_use(rig: Rig) -> None:
+    """Its topic may have lost this number, and have another one now."""
+    rig.choices[TOPIC] = rig.choice
+    segments = [rig.run(datagram(b"t2")), rig.run(datagram(b"t1"))]
+    others, count = queue_chosen(rig.slab, segments, rig.choices, lambda _: None, LARGEST, known={TOPIC: None})
+    assert ([segment for segment, _ in others], count) == (segments, 0)
+
+
 def test_a_returned_run_has_its_header(rig: Rig) -> None:
     segment = rig.run(datagram(b"t1", b"12345"))
     [(returned, header)], _ = queue_chosen(rig.slab, [segment], {}, lambda _: None, LARGEST, known=KNOWN)

@@ -598,6 +598,32 @@ def test_runs_under_a_freed_number_do_not_reach_another_topic(make: MakeWorld) -
     assert stale not in world.router._topics.by_number
 
 
+def test_no_run_overtakes_one_under_a_freed_number_of_its_topic(make: MakeWorld) -> None:
+    world = make({b"back": [1], b"other": [1], b"new": [1]}, geometry=replace(GEOMETRY, topics=3))
+    del world.topics[b"new"]
+    for topic in (b"back", b"other"):
+        world.send_one(topic)
+    settle(world)
+    stale = world.router._tables.topics.number_of(b"back")
+    vanish(world, b"back", b"other")
+    for topic in (b"new", b"back"):  # the first frees both entries
+        world.topics[topic] = world.cluster.leaders[topic, 0] = 1
+        world.send_one(topic)
+        settle(world)
+    assert world.router._tables.topics.number_of(b"back") not in {0, stale}
+    for _ in range(3):  # the topic is plain, and a turn of brokers has chosen its partition
+        world.send_one(b"back")
+        settle(world)
+    world.send_one(b"back")
+    world.send_one(b"back")
+    (early,), (late,) = world.doorbells
+    world.slab.words[(world.slab.chunk_at(early.chunk) + early.run + lay.RUN_TOPIC) >> 2] = stale
+    world.doorbells.clear()
+    world.doorbells.append([early, late])
+    settle(world)
+    assert len(world.cluster.log(b"back", 0)) == 7
+
+
 def test_a_new_router_discards_runs_under_a_freed_number(make: MakeWorld) -> None:
     world = make({b"old": [1], b"other": [1], b"new": [1]}, geometry=replace(GEOMETRY, topics=3))
     del world.topics[b"new"]
