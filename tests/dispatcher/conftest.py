@@ -1,4 +1,4 @@
-"""A slab with the topic of most tests here."""
+"""A slab with the topic of most tests here, and both variants of the kernels."""
 
 from __future__ import annotations
 
@@ -22,3 +22,8 @@ def slab() -> Iterator[Slab]:
         TopicTable(made).add(b"t1", 1)
         PartitionTable(made).ensure_entry(1, 0)
         yield made
+
+
+@pytest.fixture(autouse=True, scope="module")
+def with_variant(variant: str) -> str:
+    return variant

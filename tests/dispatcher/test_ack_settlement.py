@@ -23,6 +23,7 @@ from support.crash_images import crash_images
 from support.dispatchers import assign, synced_dispatcher
 from support.record_batches import KafkaRecord
 from support.slabs import DISPATCHER_ROW, new_slab
+from support.variants import PURE_KERNELS_ONLY
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -115,7 +116,7 @@ def test_excess_batches_of_a_response_are_settled_whole_in_more_transactions(
     assert [event.message_count for event in dispatcher.traffic.events()] == [15, 15]
 
 
-@pytest.mark.usefixtures("pure_kernels")
+@PURE_KERNELS_ONLY
 def test_killed_at_any_store_each_batch_is_settled_whole_or_not_at_all(slab: Slab, dispatcher: Dispatcher) -> None:
     batches = send(slab, dispatcher, 1, 2)
     geometry = slab.geometry
