@@ -1,18 +1,24 @@
 package bruce
 
 import (
+	"context"
 	"errors"
 	"os"
 	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
+	"unsafe"
 )
 
 // MaxDatagram is the longest datagram that a daemon accepts by default (input.max_datagram_size).
 const MaxDatagram = 64 << 10
 
-const reconnectAfter = time.Second
+const (
+	reconnectAfter = time.Second
+	noticeAfter    = 50 * time.Millisecond // until Wait sees that its context is done, or that the client is closed
+	pollOut        = 4
+)
 
 // ErrClosed is the error of a client that was closed.
 var ErrClosed = errors.New("bruce: the client is closed")
@@ -40,6 +46,7 @@ type DatagramClient struct {
 
 	closing sync.RWMutex // a closed descriptor may become another file
 	fd      int
+	waits   chan struct{} // has room for one Wait, because each takes a thread
 
 	connectAt                atomic.Int64 // a duration since created; 0: the last attempt failed
 	sent, sentBytes, invalid atomic.Uint64
@@ -68,6 +75,7 @@ func NewDatagramClient(path string, options DatagramOptions) (*DatagramClient, e
 		max:     options.MaxMessage,
 		created: time.Now(),
 		fd:      fd,
+		waits:   make(chan struct{}, 1),
 		daemon:  &syscall.SockaddrUnix{Name: path},
 		refused: make(map[syscall.Errno]uint64),
 	}
@@ -113,10 +121,8 @@ func (c *DatagramClient) send(message []byte) error {
 
 // transmit returns the failed system call with its error.
 func (c *DatagramClient) transmit(message []byte) (string, syscall.Errno) {
-	if int64(time.Since(c.created)) >= c.connectAt.Load() {
-		if err := c.connect(); err != 0 {
-			return "connect", err
-		}
+	if err := c.connectIfDue(); err != 0 {
+		return "connect", err
 	}
 	err := c.write(message)
 	switch err {
@@ -127,6 +133,13 @@ func (c *DatagramClient) transmit(message []byte) (string, syscall.Errno) {
 		err = c.write(message)
 	}
 	return "send", err
+}
+
+func (c *DatagramClient) connectIfDue() syscall.Errno {
+	if int64(time.Since(c.created)) < c.connectAt.Load() {
+		return 0
+	}
+	return c.connect()
 }
 
 func (c *DatagramClient) connect() syscall.Errno {
@@ -146,6 +159,64 @@ func (c *DatagramClient) write(message []byte) syscall.Errno {
 		err, _ = syscall.Sendto(c.fd, message, syscall.MSG_DONTWAIT|syscall.MSG_NOSIGNAL, nil).(syscall.Errno)
 	}
 	return err
+}
+
+// Wait waits until the daemon's queue has room, or there is no daemon, for less CPU time than tries. Its error wraps that of
+// ctx, or [context.DeadlineExceeded], if the queue stayed full. Another sender may be faster, so send in a loop. Close ends a
+// wait with [ErrClosed].
+func (c *DatagramClient) Wait(ctx context.Context) error {
+	select {
+	case c.waits <- struct{}{}:
+	default: // only now, because Wait looks at the queue even if ctx is done
+		select {
+		case c.waits <- struct{}{}:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	defer func() { <-c.waits }()
+	for {
+		limit := noticeAfter
+		if deadline, ok := ctx.Deadline(); ok {
+			limit = max(0, min(limit, time.Until(deadline)))
+		}
+		if hasRoom, err := c.poll(limit); hasRoom || err != nil {
+			return err
+		}
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		if limit == 0 {
+			return context.DeadlineExceeded
+		}
+	}
+}
+
+// poll is one step of Wait.
+func (c *DatagramClient) poll(limit time.Duration) (bool, error) {
+	c.closing.RLock()
+	fd, err := c.fd, syscall.Errno(0)
+	if fd >= 0 {
+		err = c.connectIfDue() // without a connection, the kernel knows no queue
+	}
+	c.closing.RUnlock()
+	switch {
+	case fd < 0:
+		return false, ErrClosed
+	case err != 0:
+		return true, nil
+	}
+	room := struct {
+		fd              int32
+		events, revents int16
+	}{fd: int32(fd), events: pollOut}
+	timeout := syscall.NsecToTimespec(int64(limit))
+	ready, _, err := syscall.Syscall6(syscall.SYS_PPOLL,
+		uintptr(unsafe.Pointer(&room)), 1, uintptr(unsafe.Pointer(&timeout)), 0, 0, 0)
+	if err != 0 && err != syscall.EINTR {
+		return false, os.NewSyscallError("ppoll", err)
+	}
+	return err == 0 && ready > 0, nil
 }
 
 func (c *DatagramClient) countRefused(err syscall.Errno) {
@@ -168,11 +239,13 @@ func (c *DatagramClient) Stats() DatagramStats {
 // Close closes the socket. Sent messages stay sent.
 func (c *DatagramClient) Close() error {
 	c.closing.Lock()
-	defer c.closing.Unlock()
-	if c.fd < 0 {
-		return ErrClosed
-	}
 	fd := c.fd
 	c.fd = -1
+	c.closing.Unlock()
+	if fd < 0 {
+		return ErrClosed
+	}
+	c.waits <- struct{}{} // no Wait uses the descriptor
+	defer func() { <-c.waits }()
 	return os.NewSyscallError("close", syscall.Close(fd))
 }

@@ -247,10 +247,31 @@ final class DatagramClient
         return true;
     }
 
+    /**
+     * Wait until the daemon's queue has room, or there is no daemon, for less CPU time than tries. Return false if the
+     * queue stayed full for this time in seconds. Another sender may be faster, so send in a loop.
+     */
+    public function wait(float $timeout = 30): bool
+    {
+        $deadlineNs = hrtime(true) + $timeout * 1e9;
+        do {
+            if ($this->connectIfDue() !== 0) {
+                return true; // without a connection, the kernel knows no queue
+            }
+            $limitNs = max(0, min($deadlineNs - hrtime(true), self::RECONNECT_AFTER_NS));
+            $read = $except = null;
+            $write = [$this->socket];
+            if (@socket_select($read, $write, $except, 0, (int) ($limitNs / 1000)) > 0) {
+                return true;
+            }
+        } while (hrtime(true) < $deadlineNs);
+        return false;
+    }
+
     /** Return the errno. */
     private function transmit(string $message): int
     {
-        if (hrtime(true) >= $this->connectAtNs && ($error = $this->connect()) !== 0) {
+        if (($error = $this->connectIfDue()) !== 0) {
             return $error;
         }
         $error = $this->write($message);
@@ -258,6 +279,11 @@ final class DatagramClient
             $error = $this->connect() ?: $this->write($message);
         }
         return $error;
+    }
+
+    private function connectIfDue(): int
+    {
+        return hrtime(true) < $this->connectAtNs ? 0 : $this->connect();
     }
 
     private function connect(): int

@@ -205,6 +205,19 @@ module Bruce
       end
     end
 
+    # Wait until the daemon's queue has room, or there is no daemon, for less CPU time than tries. Return false if the
+    # queue stayed full for `timeout` seconds. Another sender may be faster, so send in a loop.
+    def wait(timeout: 30)
+      deadline = now + timeout
+      loop do
+        @lock.synchronize { connect_if_due }
+        return true if @socket.wait_writable((deadline - now).clamp(0, RECONNECT_AFTER))
+        return false if now >= deadline
+      end
+    rescue SystemCallError
+      true # without a connection, the kernel knows no queue
+    end
+
     def stats
       @lock.synchronize do
         reset if @pid != Process.pid
@@ -226,7 +239,7 @@ module Bruce
     def transmit(message)
       raise Errno::EMSGSIZE if message.bytesize > @max_message
 
-      connect if now >= @connect_at
+      connect_if_due
       begin
         write(message)
       rescue *CLOSED
@@ -237,6 +250,10 @@ module Bruce
 
     def now
       Process.clock_gettime(Process::CLOCK_MONOTONIC)
+    end
+
+    def connect_if_due
+      connect if now >= @connect_at
     end
 
     def connect

@@ -1,4 +1,7 @@
-"""Datagram clients of all languages at a socket that fills up, goes away, or is replaced: a send never waits."""
+"""Datagram clients of all languages at a socket that fills up, goes away, or is replaced.
+
+A send never waits; `wait` waits for room.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import errno
 import socket
 import time
 from contextlib import contextmanager
+from threading import Timer
 from typing import TYPE_CHECKING, Final
 
 import pytest
@@ -16,7 +20,7 @@ from support.client_programs import LANGUAGES, ConformanceProgram, build, param
 from support.processes import time_limit, wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 pytestmark = pytest.mark.process
@@ -25,6 +29,9 @@ WITH_DATAGRAMS: Final = [name for name, language in LANGUAGES.items() if languag
 MORE_THAN_A_QUEUE: Final = 2000
 NOTICED_S: Final = 1.5
 """Time in which a client notices that the path belongs to another socket: a second, and the time of two messages."""
+FULL_MS: Final = 60
+LONG_MS: Final = 20_000
+LATER_S: Final = 0.1
 
 
 @pytest.fixture
@@ -50,6 +57,17 @@ def bound(path: Path) -> Iterator[socket.socket]:
         owner.bind(str(path))
         owner.setblocking(False)
         yield owner
+
+
+@contextmanager
+def later(act: Callable[[socket.socket], object], daemon: socket.socket) -> Iterator[None]:
+    """Let a thread act on the daemon's socket while the block waits."""
+    timer = Timer(LATER_S, act, [daemon])
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.join()
 
 
 def numbers_in(owner: socket.socket) -> list[int]:
@@ -154,3 +172,50 @@ def test_a_full_queue_refuses_messages_at_once(program: ConformanceProgram, path
         assert send(program, sent) == 1
         assert numbers_in(daemon) == [sent]
     assert program.datagram_stats() == (sent + 1, MORE_THAN_A_QUEUE - sent, {errno.EAGAIN: MORE_THAN_A_QUEUE - sent})
+
+
+def fill(program: ConformanceProgram) -> None:
+    sent = program.send_datagrams("t", range(MORE_THAN_A_QUEUE), 12)
+    assert 0 < sent < MORE_THAN_A_QUEUE
+
+
+def test_wait_ends_when_the_queue_has_room(program: ConformanceProgram, path: Path) -> None:
+    with bound(path) as daemon:
+        assert program.wait_for_room(0)
+        fill(program)
+        assert not program.wait_for_room(0)
+        began_s = time.monotonic()
+        assert not program.wait_for_room(FULL_MS)
+        assert time.monotonic() - began_s >= FULL_MS / 1000
+        with later(numbers_in, daemon):
+            assert program.wait_for_room(LONG_MS)
+        assert send(program, 0) == 1
+
+
+def test_wait_ends_when_the_daemon_ends(program: ConformanceProgram, path: Path) -> None:
+    with bound(path) as daemon:
+        fill(program)
+        with later(socket.socket.close, daemon):
+            assert program.wait_for_room(LONG_MS)
+        assert send(program, 0) == 0
+    path.unlink()
+    assert program.wait_for_room(LONG_MS)  # without a daemon there is nothing to wait for
+
+
+def test_wait_notices_another_owner_of_the_path(program: ConformanceProgram, path: Path) -> None:
+    """The former owner keeps its socket open, with a full queue."""
+    with bound(path):
+        fill(program)
+        with bound(path) as present:
+            assert program.wait_for_room(LONG_MS)
+            assert send(program, 0) == 1
+            assert numbers_in(present) == [0]
+
+
+def test_wait_ends_without_an_owner_of_the_path_though_the_former_one_is_open(
+    program: ConformanceProgram, path: Path
+) -> None:
+    with bound(path):
+        fill(program)
+        path.unlink()
+        assert program.wait_for_room(LONG_MS)

@@ -197,6 +197,10 @@ class ConformanceProgram:
         """Return the number of messages that the kernel accepted."""
         return int(self._ask_ok(f"datagram-send {topic} {numbers.start} {len(numbers)} {size} {pause_us}")[0])
 
+    def wait_for_room(self, timeout_ms: int) -> bool:
+        """Return False if the daemon's queue stays full for `timeout_ms`."""
+        return self._ask_ok(f"datagram-wait {timeout_ms}") == ["1"]
+
     def datagram_stats(self) -> tuple[int, int, dict[int, int]]:
         """Return the sent and the refused messages, and the latter by errno."""
         sent, _, refused, errors = self._ask_ok("datagram-stats")

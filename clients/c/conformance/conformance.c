@@ -259,6 +259,8 @@ static bool run(char **field)
     else if (strcmp(command, "datagram-send") == 0)
         printf("ok %ld\n", send_datagrams(field[1], atol(field[2]), atol(field[3]), strtoul(field[4], NULL, 10),
                                           atol(field[5])));
+    else if (strcmp(command, "datagram-wait") == 0)
+        printf("ok %d\n", bruce_datagram_wait(datagram, atoi(field[1])) == BRUCE_OK);
     else if (strcmp(command, "datagram-stats") == 0)
         report_datagram_stats();
     else if (strcmp(command, "stream") == 0)

@@ -122,6 +122,11 @@ BRUCE_API int bruce_datagram_send(bruce_datagram *client, const bruce_message *m
 /* The same with encoded bytes. */
 BRUCE_API int bruce_datagram_send_encoded(bruce_datagram *client, const void *message, size_t size);
 
+/* Wait until the daemon's queue has room, or there is no daemon; -1: without limit.  EAGAIN: the queue stayed full for
+ * timeout_ms.  Another sender may be faster, so send in a loop:
+ *     while ((error = bruce_datagram_send(client, &message)) == EAGAIN) bruce_datagram_wait(client, -1); */
+BRUCE_API int bruce_datagram_wait(bruce_datagram *client, int timeout_ms);
+
 BRUCE_API void bruce_datagram_get_stats(bruce_datagram *client, bruce_datagram_stats *stats);
 
 BRUCE_API void bruce_datagram_close(bruce_datagram *client);

@@ -125,6 +125,12 @@ inline std::uint32_t murmur2(std::string_view key) { return bruce_murmur2(key.da
 inline std::uint32_t crc32(std::string_view key) { return bruce_crc32(key.data(), key.size()); }
 inline std::uint32_t fnv1a(std::string_view key) { return bruce_fnv1a(key.data(), key.size()); }
 
+/* Return a timeout in ms for the C library. */
+inline int limit(std::chrono::milliseconds timeout)
+{
+    return static_cast<int>(std::min<std::int64_t>(timeout.count(), std::numeric_limits<int>::max()));
+}
+
 /* Sends datagrams; never blocks. */
 class DatagramClient {
 public:
@@ -137,6 +143,9 @@ public:
 
     /* Return 0, an errno value or a bruce_error: a full queue is no exception. */
     int send(const Message &message) { return bruce_datagram_send(client_.get(), CMessage(message).get()); }
+
+    /* Wait for room in the daemon's queue; return 0, or EAGAIN if it stayed full. */
+    int wait(std::chrono::milliseconds timeout) { return bruce_datagram_wait(client_.get(), limit(timeout)); }
 
     bruce_datagram_stats stats() const
     {
@@ -200,11 +209,6 @@ public:
 
 private:
     explicit StreamClient(bruce_stream *opened) : client_(opened) {}
-
-    static int limit(std::chrono::milliseconds timeout)
-    {
-        return static_cast<int>(std::min<std::int64_t>(timeout.count(), std::numeric_limits<int>::max()));
-    }
 
     struct Close {
         void operator()(bruce_stream *client) const { bruce_stream_close(client, 1000); }

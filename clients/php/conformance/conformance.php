@@ -31,6 +31,8 @@ final class Program
                 return 'ok';
             case 'datagram-send':
                 return 'ok ' . $this->sendDatagrams($f[1], (int) $f[2], (int) $f[3], (int) $f[4], (int) $f[5]);
+            case 'datagram-wait':
+                return 'ok ' . (int) $this->datagrams->wait((int) $f[1] / 1000);
             case 'datagram-stats':
                 $s = $this->datagrams->stats();
                 $refused = array_sum($s['refused']);

@@ -11,6 +11,7 @@ class Program
     when 'hash' then "ok #{Bruce::PartitionKey.public_send(fields[0], bytes(fields[1]))}"
     when 'datagram' then open_datagrams(fields[0])
     when 'datagram-send' then send_datagrams(fields[0], *fields[1..].map(&:to_i))
+    when 'datagram-wait' then "ok #{@datagrams.wait(timeout: fields[0].to_i / 1000.0) ? 1 : 0}"
     when 'datagram-stats' then datagram_stats
     when 'stream' then open_stream(*fields)
     when 'stream-send' then send_stream(fields[0], *fields[1..].map(&:to_i))

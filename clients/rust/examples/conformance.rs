@@ -110,6 +110,7 @@ impl Program {
                 "ok".to_owned()
             }
             "datagram-send" => self.send_datagrams(f),
+            "datagram-wait" => self.wait_for_room(f),
             "datagram-stats" => self.datagram_stats(),
             "stream" => {
                 let options = StreamOptions { buffer: number(f[2]) as usize, ..StreamOptions::default() };
@@ -138,6 +139,11 @@ impl Program {
             thread::sleep(Duration::from_micros(number(f[5])));
         }
         format!("ok {sent}")
+    }
+
+    fn wait_for_room(&self, f: &[&str]) -> String {
+        let has_room = self.datagrams.as_ref().expect("a client").wait(Duration::from_millis(number(f[1])));
+        format!("ok {}", u8::from(has_room))
     }
 
     fn datagram_stats(&self) -> String {

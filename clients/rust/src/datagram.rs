@@ -1,10 +1,13 @@
 use std::collections::BTreeMap;
 use std::io;
+use std::os::unix::io::AsFd;
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use crate::poll::wait_writable;
+use crate::stream::deadline_after;
 use crate::{InvalidMessage, Message, SendError};
 
 /// The longest datagram that a daemon accepts by default (`input.max_datagram_size`).
@@ -73,7 +76,7 @@ impl DatagramClient {
     ///
     /// The message was not sent, and is counted.
     pub fn send(&self, message: &Message<'_>) -> Result<(), SendError> {
-        let mut guard = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut guard = self.lock();
         let State { buffer, stats, connected } = &mut *guard;
         buffer.clear();
         match message.encode(buffer) {
@@ -97,9 +100,7 @@ impl DatagramClient {
     }
 
     fn transmit(&self, message: &[u8], connected: &mut Option<Instant>) -> io::Result<()> {
-        if !connected.is_some_and(|at| at.elapsed() < RECONNECT_AFTER) {
-            self.connect(connected)?;
-        }
+        self.connect_if_due(connected)?;
         match self.write(message) {
             Err(error) if is_closed(&error) => {
                 self.connect(connected)?;
@@ -107,6 +108,13 @@ impl DatagramClient {
             }
             result => result,
         }
+    }
+
+    fn connect_if_due(&self, connected: &mut Option<Instant>) -> io::Result<()> {
+        if connected.is_some_and(|at| at.elapsed() < RECONNECT_AFTER) {
+            return Ok(());
+        }
+        self.connect(connected)
     }
 
     fn connect(&self, connected: &mut Option<Instant>) -> io::Result<()> {
@@ -125,10 +133,32 @@ impl DatagramClient {
         }
     }
 
+    /// Waits until the daemon's queue has room, or there is no daemon, for less CPU time than tries.  Returns false if the
+    /// queue stayed full.  Another sender may be faster, so send in a loop.
+    pub fn wait(&self, timeout: Duration) -> bool {
+        let deadline = deadline_after(timeout);
+        loop {
+            if self.connect_if_due(&mut self.lock().connected).is_err() {
+                return true; // without a connection, the kernel knows no queue
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            match wait_writable(self.socket.as_fd(), left.min(RECONNECT_AFTER)) {
+                Ok(true) => return true,
+                Err(error) if error.kind() != io::ErrorKind::Interrupted => return true, // the next message tells it
+                Ok(_) | Err(_) if Instant::now() >= deadline => return false,
+                Ok(_) | Err(_) => {}
+            }
+        }
+    }
+
     /// Returns the counts so far.
     #[must_use]
     pub fn stats(&self) -> DatagramStats {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner).stats.clone()
+        self.lock().stats.clone()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

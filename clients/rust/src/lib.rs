@@ -11,13 +11,14 @@
 //! # Ok::<(), bruce_client::SendError>(())
 //! ```
 
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 #![warn(missing_docs)]
 
 mod answer;
 mod datagram;
 mod message;
 mod partition_key;
+mod poll;
 mod stream;
 
 pub use answer::{reason_name, FlushError, Level, Outcome};

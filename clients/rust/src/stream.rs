@@ -246,7 +246,7 @@ impl Shared {
     }
 }
 
-fn deadline_after(length: Duration) -> Instant {
+pub fn deadline_after(length: Duration) -> Instant {
     let now = Instant::now();
     now.checked_add(length).unwrap_or_else(|| now + HUNDRED_YEARS)
 }

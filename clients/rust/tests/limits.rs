@@ -1,13 +1,13 @@
 //! Calls keep to their time limits.
 
 use std::env;
-use std::io::{Read, Write};
-use std::os::unix::net::UnixListener;
+use std::io::{ErrorKind, Read, Write};
+use std::os::unix::net::{UnixDatagram, UnixListener};
 use std::process;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use bruce_client::{FlushError, Level, StreamClient, StreamOptions};
+use bruce_client::{DatagramClient, FlushError, Level, Message, SendError, StreamClient, StreamOptions};
 
 const BARRIER_BYTES: usize = 24;
 const ANSWER_BYTES: usize = 44;
@@ -48,5 +48,38 @@ fn calls_take_the_longest_duration_as_their_time_limit() {
     assert_eq!(client.flush(Level::Delivered, Duration::MAX).expect("an outcome").delivered, 0);
     assert_eq!(barrier.join().expect("no panic")[20..], i32::MAX.to_be_bytes());
     assert_eq!(client.close(Duration::MAX), 0);
+    std::fs::remove_file(&path).expect("the socket");
+}
+
+fn is_refused(client: &DatagramClient) -> bool {
+    match client.send(&Message::new("t", "v")) {
+        Ok(()) => false,
+        Err(SendError::Io(error)) => error.kind() == ErrorKind::WouldBlock,
+        Err(error) => panic!("{error}"),
+    }
+}
+
+#[test]
+fn a_datagram_is_refused_at_once_while_threads_wait_for_room() {
+    let path = env::temp_dir().join(format!("bruce-room-{}", process::id()));
+    let daemon = UnixDatagram::bind(&path).expect("a socket");
+    let client = DatagramClient::new(&path).expect("a client");
+    while !is_refused(&client) {}
+    thread::scope(|scope| {
+        let waits = [(); 2].map(|()| scope.spawn(|| client.wait(Duration::from_secs(10))));
+        thread::sleep(Duration::from_millis(100));
+        let begin = Instant::now();
+        for _ in 0..10 {
+            thread::sleep(Duration::from_millis(1)); // in which the waits go on
+            assert!(is_refused(&client));
+        }
+        assert!(begin.elapsed() < Duration::from_secs(3));
+        assert!(!waits.iter().any(thread::ScopedJoinHandle::is_finished));
+        daemon.recv(&mut [0; 100]).expect("a message");
+        for wait in waits {
+            assert!(wait.join().expect("no panic"));
+        }
+    });
+    assert!(client.wait(Duration::MAX));
     std::fs::remove_file(&path).expect("the socket");
 }

@@ -43,6 +43,8 @@ func (p *program) run(f []string) string {
 		return result(err)
 	case "datagram-send":
 		return p.sendDatagrams(f[1], number(f[2]), number(f[3]), number(f[4]), number(f[5]))
+	case "datagram-wait":
+		return p.waitForRoom(number(f[1]))
 	case "datagram-stats":
 		return p.datagramStats()
 	case "stream":
@@ -167,6 +169,19 @@ func (p *program) sendDatagrams(topic string, first, count, size, pauseMicros in
 		time.Sleep(time.Duration(pauseMicros) * time.Microsecond)
 	}
 	return fmt.Sprint("ok ", sent)
+}
+
+func (p *program) waitForRoom(millis int) string {
+	ctx, cancel := timeout(millis)
+	defer cancel()
+	err := p.datagrams.Wait(ctx)
+	switch {
+	case err == nil:
+		return "ok 1"
+	case errors.Is(err, context.DeadlineExceeded):
+		return "ok 0"
+	}
+	return result(err)
 }
 
 func (p *program) datagramStats() string {

@@ -13,7 +13,7 @@
 #include <librdkafka/rdkafka.h>
 #endif
 
-enum { LINGER_MS = 10, FLUSH_MS = 60000, RETRY_NS = 100000 };
+enum { LINGER_MS = 10, FLUSH_MS = 60000 };
 
 static const char *topic_name;
 static bruce_message message;
@@ -36,8 +36,7 @@ static void flush_nothing(void) {}
 
 static void send_datagram(void) {
     int error;
-    while ((error = bruce_datagram_send(datagrams, &message)) == EAGAIN)
-        nanosleep(&(struct timespec){.tv_nsec = RETRY_NS}, NULL);
+    while ((error = bruce_datagram_send(datagrams, &message)) == EAGAIN) bruce_datagram_wait(datagrams, -1);
     if (error) errx(1, "datagram: %s", bruce_strerror(error));
 }
 

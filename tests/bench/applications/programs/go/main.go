@@ -42,7 +42,7 @@ func datagrams(path string, message bruce.Message) application {
 	return application{func() {
 		err := client.Send(&message)
 		for errors.Is(err, syscall.EAGAIN) {
-			time.Sleep(retry)
+			check(client.Wait(context.Background()))
 			err = client.Send(&message)
 		}
 		check(err)

@@ -22,11 +22,13 @@ impl Sender {
                 Sender::Datagram(client) => client.send(&message),
                 Sender::Stream(client) => client.send(&message),
             };
-            match sent {
-                Ok(()) => return,
-                Err(SendError::BufferFull) => sleep(RETRY),
-                Err(SendError::Io(error)) if error.kind() == ErrorKind::WouldBlock => sleep(RETRY),
-                Err(error) => panic!("{error:?}"),
+            match (sent, self) {
+                (Ok(()), _) => return,
+                (Err(SendError::BufferFull), _) => sleep(RETRY),
+                (Err(SendError::Io(error)), Sender::Datagram(client)) if error.kind() == ErrorKind::WouldBlock => {
+                    client.wait(Duration::MAX);
+                }
+                (Err(error), _) => panic!("{error:?}"),
             }
         }
     }
