@@ -124,12 +124,13 @@ def test_an_outdated_java_is_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_an_unusable_java_home_is_replaced_and_a_usable_one_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "nothing"))
+    # A copy, because later tests of this process compare the environment with that of the session's start.
+    monkeypatch.setattr(os, "environ", {**os.environ, "JAVA_HOME": str(tmp_path / "nothing")})
     prepare_environment()
     found = os.environ["JAVA_HOME"]
     assert java.java_major_version(Path(found, "bin", "java")) >= java.MINIMUM_JAVA
     script(tmp_path / "bin" / "java", "echo 'openjdk version \"21\" 2026' >&2")
-    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    monkeypatch.setitem(os.environ, "JAVA_HOME", str(tmp_path))
     prepare_environment()
     assert os.environ["JAVA_HOME"] == str(tmp_path)
 
