@@ -39,13 +39,13 @@ log = logging.getLogger(__name__)
 _MAX_TURNS: Final = 8
 """Maximum number of turns (calls of `_receive_turn`) in a round (a call of `_on_datagrams`).
 
-Between two rounds, the loop serves its timers and other sources.  A round has several turns, because a slow sender's
-messages cost less CPU time without the loop between the ticks of their batches.
+Between two rounds, the loop serves its timers and other sources.  A round has several turns, because the messages of
+slow senders cost less CPU time if the loop does not run between two ticks of their batches.
 """
 _MAX_ROUND_MS: Final = 600
 """Longest duration of a round; the loop's timers may be late by as much."""
 _MAX_WAIT_MS: Final = 200
-"""Longest wait for messages in a turn.  A message of the supervisor waits as long, and ends the round."""
+"""Longest wait for messages in a turn.  A message of the supervisor waits at most as long: then the round ends."""
 _MIN_WAIT_MS: Final = 50
 """A round ends early if less time than this remains, because a short wait for messages costs as much as a new round."""
 _MAX_BATCHES_AT_STOP: Final = 2048
@@ -135,7 +135,7 @@ class _DatagramInput(InputShell):
             if pause_s:
                 self._pause(pause_s)
                 return
-            if may_wait and (steady_ms() > end_ms - _MIN_WAIT_MS or self._control.has_message):
+            if self._control.has_message or (may_wait and steady_ms() > end_ms - _MIN_WAIT_MS):
                 return
 
     def _receive_turn(self, until_ms: int) -> float | None:

@@ -89,20 +89,21 @@ class LinkReceiver:
     def __init__(self, socket: zmq.Socket[bytes]) -> None:
         self.socket = socket
 
-    def receive(self) -> list[Parcel]:
-        """Return the parcels of the next frame, or [] if no frame waits."""
-        while data := self.receive_bytes():
+    def receive(self) -> list[Parcel] | None:
+        """Return the parcels of the next frame that has any, or None if no such frame waits."""
+        while (data := self.receive_bytes()) is not None:
             try:
-                return unpack_parcels(data)
+                if parcels := unpack_parcels(data):
+                    return parcels
             except SlabError as error:
                 log.warning("%s The receiver ignores the frame; its records stay in the slab.", error)
-        return []
+        return None
 
-    def receive_bytes(self) -> bytes:
-        """Return the bytes of the next frame, or b"" if no frame waits."""
+    def receive_bytes(self) -> bytes | None:
+        """Return the bytes of the next frame, or None if no frame waits."""
         # Without this check, `recv` would raise an exception for an empty queue, which costs more.
         has_frame = int(self.socket.get(zmq.EVENTS)) & _READABLE
-        return self.socket.recv(zmq.DONTWAIT) if has_frame else b""
+        return self.socket.recv(zmq.DONTWAIT) if has_frame else None
 
 
 class Links:

@@ -78,7 +78,10 @@ class Loop:
         weakref.finalize(self, os.close, self._results_eventfd).atexit = False
 
     def watch(self, source: Any, callback: Callback, events: int = select.POLLIN) -> None:
-        """Call `callback(events)` whenever the source is ready; for a known source, replace events and callback."""
+        """Call `callback(events)` whenever the source is ready; for a known source, replace events and callback.
+
+        Watch a ZeroMQ socket before its first use: its descriptor may not report frames of the time before.
+        """
         descriptor = _descriptor_of(source)
         if self._events.get(descriptor) != events:
             self._events[descriptor] = events
@@ -158,7 +161,7 @@ class Loop:
         """Call the callbacks of the ready sources."""
         # A callback may close another ready descriptor, and the next callback may open a source that gets the same
         # number and is not ready.  So a descriptor with a changed callback is skipped; if it is ready, the next poll
-        # reports it again.
+        # reports it again.  (Callbacks of ZeroMQ sockets do not change.)
         callbacks = [(descriptor, events, self._callbacks[descriptor]) for descriptor, events in ready]
         for descriptor, events, callback in callbacks:
             if self._callbacks.get(descriptor) is callback and callback(events) and descriptor in self._callbacks:

@@ -137,7 +137,10 @@ class ProcessShell:
         self._loop.watch(receiver.socket, lambda _: _serve(receiver.receive, on_frame))
 
     def serve_bytes(self, link: str, on_bytes: Callable[[bytes], None]) -> Callable[[], bool]:
-        """Bind a link, and call `on_bytes` with each frame. Return a function that serves the frames that wait."""
+        """Bind a link, and call `on_bytes` with each frame.
+
+        Return a function that serves waiting frames, and returns True if further frames may wait.
+        """
         receiver = self._links.receiver(link)
         serve = partial(_serve, receiver.receive_bytes, on_bytes)
         self._loop.watch(receiver.socket, lambda _: serve())
@@ -214,11 +217,11 @@ class ProcessShell:
             output.flush()
 
 
-def _serve(receive: Callable[[], _Frame], on_frame: Callable[[_Frame], None]) -> bool:
+def _serve(receive: Callable[[], _Frame | None], on_frame: Callable[[_Frame], None]) -> bool:
     """Receive and handle at most `MAX_FRAMES_PER_ROUND` frames of a link; return True if further frames may wait."""
     for _ in range(MAX_FRAMES_PER_ROUND):
         frame = receive()
-        if not frame:  # no frame waits
+        if frame is None:
             return False
         on_frame(frame)
     return True

@@ -114,7 +114,7 @@ class ProcessRow:
     def start_heartbeat(
         self, call_later: Callable[[float, Callable[[], None]], object], now_ms: Callable[[], int]
     ) -> None:
-        """Store a heartbeat now and every second; `call_later(seconds, callback)` is the loop's timer."""
+        """Store a heartbeat now and about every second; `call_later(seconds, callback)` is the loop's timer."""
 
         def repeat() -> None:
             self.store_heartbeat(now_ms())

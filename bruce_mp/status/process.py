@@ -132,11 +132,13 @@ class _Status(ProcessShell):
 
     def close(self) -> int:
         self._server.stop()
-        self._receive_reports()  # the reports since the last round of the event loop
+        while self._receive_reports():  # the reports since the last round of the event loop
+            pass
         self._recorder.stop()
         self._health.stop()
         self._hook.stop()
-        self._receive_copies()
+        while self._receive_copies():
+            pass
         self._writer.stop()
         return 0
 

@@ -161,9 +161,9 @@ func (c *DatagramClient) write(message []byte) syscall.Errno {
 	return err
 }
 
-// Wait waits until the daemon's queue has room, or there is no daemon, for less CPU time than tries. Its error wraps that of
-// ctx, or [context.DeadlineExceeded], if the queue stayed full. Another sender may be faster, so send in a loop. Close ends a
-// wait with [ErrClosed].
+// Wait waits until the daemon's queue has room and three quarters of the send buffer are free, or there is no daemon. Its
+// error wraps that of ctx, or [context.DeadlineExceeded]; a send may succeed nevertheless. Another sender may be faster, so
+// send in a loop. Close ends a wait with [ErrClosed].
 func (c *DatagramClient) Wait(ctx context.Context) error {
 	select {
 	case c.waits <- struct{}{}:

@@ -210,6 +210,7 @@ final class DatagramClient
 
     private \Socket $socket;
     private int $connectAtNs = 0;
+    private int $lastError = 0;
     private int $pid = 0;
     private int $sent = 0;
     private int $sentBytes = 0;
@@ -240,6 +241,7 @@ final class DatagramClient
         $error = strlen($message) > $this->maxMessage ? SOCKET_EMSGSIZE : $this->transmit($message);
         if ($error !== 0) {
             $this->refused[$error] = ($this->refused[$error] ?? 0) + 1;
+            $this->lastError = $error;
             return false;
         }
         $this->sent++;
@@ -247,9 +249,16 @@ final class DatagramClient
         return true;
     }
 
+    /** Return the errno of the last refused message; 0: none was refused. */
+    public function lastError(): int
+    {
+        return $this->lastError;
+    }
+
     /**
-     * Wait until the daemon's queue has room, or there is no daemon, for less CPU time than tries. Return false if the
-     * queue stayed full for this time in seconds. Another sender may be faster, so send in a loop.
+     * Wait until the daemon's queue has room and three quarters of the send buffer are free, or there is no daemon. Return
+     * false after this time in seconds; a send may succeed nevertheless. Another sender may be faster, so send in a loop
+     * while `lastError()` is SOCKET_EAGAIN.
      */
     public function wait(float $timeout = 30): bool
     {

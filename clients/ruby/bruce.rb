@@ -200,13 +200,17 @@ module Bruce
         @stats.sent_bytes += message.bytesize
         true
       rescue SystemCallError => e
-        @stats.refused[e.errno] += 1
+        @stats.refused[@last_error = e.errno] += 1
         false
       end
     end
 
-    # Wait until the daemon's queue has room, or there is no daemon, for less CPU time than tries. Return false if the
-    # queue stayed full for `timeout` seconds. Another sender may be faster, so send in a loop.
+    # The errno of the last refused message, whichever thread sent it.
+    attr_reader :last_error
+
+    # Wait until the daemon's queue has room and three quarters of the send buffer are free, or there is no daemon. Return
+    # false after `timeout` seconds; a send may succeed nevertheless. Another sender may be faster, so send in a loop while
+    # `last_error` is EAGAIN.
     def wait(timeout: 30)
       deadline = now + timeout
       loop do

@@ -59,6 +59,18 @@ def test_receive_returns_none_and_send_is_ignored_after_the_peer_closes(
     control.send(Ready())  # the peer is closed, and the message is dropped
 
 
+def test_has_message_tells_if_receive_would_return_at_once(ends: tuple[Connection, Connection]) -> None:
+    ours, theirs = map(Control, ends)
+    found = [theirs.has_message]
+    ours.send(Stop())
+    found.append(theirs.has_message)
+    theirs.receive()
+    found.append(theirs.has_message)
+    ends[0].close()
+    found.append(theirs.has_message)
+    assert found == [False, True, False, True]
+
+
 @pytest.mark.process
 def test_a_loop_is_notified_when_the_peer_is_killed(ends: tuple[Connection, Connection]) -> None:
     control, loop = Control(ends[0]), Loop()

@@ -71,7 +71,7 @@ def test_sent_parcels_are_received(links: Links) -> None:
     sender = links.sender(LINK)
     sender.send(PARCELS)
     assert receive(receiver) == PARCELS
-    assert receiver.receive() == []
+    assert receiver.receive() is None
 
 
 def test_a_sender_may_start_before_its_receiver(links: Links) -> None:
@@ -88,6 +88,15 @@ def test_an_empty_send_transmits_nothing(links: Links) -> None:
     sender.send([])
     sender.send(PARCELS)
     assert receive(receiver) == PARCELS
+
+
+def test_a_frame_without_parcels_does_not_hide_the_next_frame(links: Links) -> None:
+    receiver = links.receiver(LINK)
+    sender = links.sender(LINK)
+    sender.send_bytes(b"")
+    sender.send(PARCELS)
+    assert receiver.socket.poll(5000)
+    wait_until(lambda: receiver.receive() is not None, "the parcels")
 
 
 def test_the_send_queue_is_unlimited(links: Links) -> None:
@@ -167,7 +176,7 @@ def test_garbage_is_logged_and_skipped(tmp_path: Path, links: Links, caplog: pyt
         deadline = time.monotonic() + 5
         while len(caplog.records) < 3 and time.monotonic() < deadline:
             receiver.socket.poll(100)
-            assert receiver.receive() == []
+            assert receiver.receive() is None
     assert [record.levelname for record in caplog.records] == ["WARNING"] * 3
     assert "ends within a parcel's header, after 1 of 16 bytes. The receiver ignores the frame" in caplog.text
     sender = links.sender(LINK)

@@ -118,7 +118,7 @@ class InputProcess:
 
     def next_runs(self) -> list[Segment]:
         assert self._runs.socket.poll(WITHIN_S * 1000)
-        return [segment for parcel in self._runs.receive() for segment in parcel.segments]
+        return [segment for parcel in self._runs.receive() or [] for segment in parcel.segments]
 
     def close_intake(self) -> None:
         """Close the intake, the supervisor's first step of a shutdown."""

@@ -1,4 +1,4 @@
-"""Watchdog: finds live processes that stop changing their heartbeat, a number that each process changes every second.
+"""Watchdog: finds live processes that stop changing their heartbeat, a number that each changes about every second.
 
 The supervisor kills these processes: a kill loses no messages, while a hung process blocks the partitions of a broker,
 or all messages. A pause of the whole machine does not count: after a long gap between two checks, every heartbeat

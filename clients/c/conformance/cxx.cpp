@@ -15,6 +15,8 @@ int main(int argc, char **argv)
     bruce::Message message{argv[3], "by datagram", "key"};
     message.headers = {{"from", "c++"}, {"none", std::nullopt}};
     bruce::check(datagrams.send(message));
+    bruce::check(datagrams.wait(20s));
+    bruce::check(datagrams.wait(-1s));
     bruce::check(stream.send({argv[3], "by stream", "key", bruce::murmur2("key")}));
     bruce::check(stream.send({argv[3], std::nullopt, "key"}));
     const bruce::Flush flush = stream.flush(20s);

@@ -116,14 +116,15 @@ typedef struct bruce_datagram_stats {
 /* Open a client for the daemon's input.unix_datagram.path; the daemon need not run yet.  options may be NULL. */
 BRUCE_API int bruce_datagram_open(bruce_datagram **client, const char *path, const bruce_datagram_options *options);
 
-/* Send one message without blocking.  EAGAIN: the daemon's queue is full; ENOENT, ECONNREFUSED: no daemon. */
+/* Send one message without blocking.  EAGAIN: the daemon's queue or the send buffer is full; ENOENT, ECONNREFUSED: no daemon. */
 BRUCE_API int bruce_datagram_send(bruce_datagram *client, const bruce_message *message);
 
 /* The same with encoded bytes. */
 BRUCE_API int bruce_datagram_send_encoded(bruce_datagram *client, const void *message, size_t size);
 
-/* Wait until the daemon's queue has room, or there is no daemon; -1: without limit.  EAGAIN: the queue stayed full for
- * timeout_ms.  Another sender may be faster, so send in a loop:
+/* Wait for at most timeout_ms, negative: without a limit, until the daemon's queue has room and three quarters of the send
+ * buffer are free, or there is no daemon.  EAGAIN: not in time; a send may succeed nevertheless.  Another sender may be
+ * faster, so send in a loop:
  *     while ((error = bruce_datagram_send(client, &message)) == EAGAIN) bruce_datagram_wait(client, -1); */
 BRUCE_API int bruce_datagram_wait(bruce_datagram *client, int timeout_ms);
 

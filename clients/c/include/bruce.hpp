@@ -125,11 +125,13 @@ inline std::uint32_t murmur2(std::string_view key) { return bruce_murmur2(key.da
 inline std::uint32_t crc32(std::string_view key) { return bruce_crc32(key.data(), key.size()); }
 inline std::uint32_t fnv1a(std::string_view key) { return bruce_fnv1a(key.data(), key.size()); }
 
-/* Return a timeout in ms for the C library. */
+namespace detail {
+/* Return a timeout in ms for the C library: negative for no limit. */
 inline int limit(std::chrono::milliseconds timeout)
 {
-    return static_cast<int>(std::min<std::int64_t>(timeout.count(), std::numeric_limits<int>::max()));
+    return static_cast<int>(std::clamp<std::int64_t>(timeout.count(), -1, std::numeric_limits<int>::max()));
 }
+} // namespace detail
 
 /* Sends datagrams; never blocks. */
 class DatagramClient {
@@ -144,8 +146,8 @@ public:
     /* Return 0, an errno value or a bruce_error: a full queue is no exception. */
     int send(const Message &message) { return bruce_datagram_send(client_.get(), CMessage(message).get()); }
 
-    /* Wait for room in the daemon's queue; return 0, or EAGAIN if it stayed full. */
-    int wait(std::chrono::milliseconds timeout) { return bruce_datagram_wait(client_.get(), limit(timeout)); }
+    /* Wait for room in the daemon's queue, with a negative timeout without a limit; see bruce.h. */
+    int wait(std::chrono::milliseconds timeout) { return bruce_datagram_wait(client_.get(), detail::limit(timeout)); }
 
     bruce_datagram_stats stats() const
     {
@@ -188,12 +190,12 @@ public:
     /* Return 0 or a bruce_error: a full buffer is no exception. */
     int send(const Message &message) { return bruce_stream_send(client_.get(), CMessage(message).get()); }
 
-    int write(std::chrono::milliseconds timeout) { return bruce_stream_write(client_.get(), limit(timeout)); }
+    int write(std::chrono::milliseconds timeout) { return bruce_stream_write(client_.get(), detail::limit(timeout)); }
 
     Flush flush(std::chrono::milliseconds timeout, bruce_level level = BRUCE_DELIVERED)
     {
         Flush flush{};
-        flush.code = bruce_stream_flush(client_.get(), level, limit(timeout), &flush.outcome);
+        flush.code = bruce_stream_flush(client_.get(), level, detail::limit(timeout), &flush.outcome);
         return flush;
     }
 
@@ -205,7 +207,7 @@ public:
     }
 
     /* Write the rest for this long and close; the destructor takes a second at most. */
-    int close(std::chrono::milliseconds timeout) { return bruce_stream_close(client_.release(), limit(timeout)); }
+    int close(std::chrono::milliseconds timeout) { return bruce_stream_close(client_.release(), detail::limit(timeout)); }
 
 private:
     explicit StreamClient(bruce_stream *opened) : client_(opened) {}

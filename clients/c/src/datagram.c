@@ -3,7 +3,7 @@
  * The socket is connected, because the kernel needs twice the time to look up the path for each message.  A restart of
  * the daemon goes unnoticed: if the daemon has closed its socket, the message goes to the present owner of the path; and
  * the client connects again each second, in case the path has another owner although the old socket is still open.
- * For a connected socket poll() also tells if the daemon's queue has room.
+ * For a connected socket poll() also waits for room in the daemon's queue.
  * Parent and child may share the socket after a fork, because datagrams are atomic; only the counts start again. */
 
 #include "internal.h"
@@ -152,28 +152,20 @@ int bruce_datagram_send(bruce_datagram *client, const bruce_message *message)
     return error;
 }
 
-static long now_ms(void)
-{
-    struct timespec now;
-
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return now.tv_sec * 1000 + now.tv_nsec / 1000000;
-}
-
 int bruce_datagram_wait(bruce_datagram *client, int timeout_ms)
 {
     struct pollfd room = {.fd = client->socket, .events = POLLOUT};
-    long left_ms = timeout_ms, end_ms = now_ms() + timeout_ms;
+    int64_t deadline_ms = bruce_deadline_after(timeout_ms), left_ms;
     int ready;
 
     do {
         if (!is_connected(client))
             return BRUCE_OK; /* there is no daemon; bruce_datagram_send() says why */
-        ready = poll(&room, 1, timeout_ms < 0 || left_ms > CONNECT_EVERY_MS ? CONNECT_EVERY_MS : (int)left_ms);
+        left_ms = deadline_ms - bruce_clock_ms();
+        ready = poll(&room, 1, left_ms < 0 ? 0 : left_ms < CONNECT_EVERY_MS ? (int)left_ms : CONNECT_EVERY_MS);
         if (ready < 0 && errno != EINTR)
             return errno;
-        left_ms = end_ms - now_ms();
-    } while (ready <= 0 && (timeout_ms < 0 || left_ms > 0));
+    } while (ready <= 0 && left_ms > 0);
     return ready > 0 ? BRUCE_OK : EAGAIN;
 }
 

@@ -115,19 +115,6 @@ const char *bruce_reason_name(int reason)
     return reason_names[reason];
 }
 
-static int64_t clock_ms(void)
-{
-    struct timespec now;
-
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
-}
-
-static int64_t deadline_after(int timeout_ms)
-{
-    return timeout_ms < 0 ? INT64_MAX : clock_ms() + timeout_ms;
-}
-
 /* --- opening ----------------------------------------------------------------------------------------------------- */
 
 static void create_locks(bruce_stream *client)
@@ -159,7 +146,7 @@ static int open_stream(bruce_stream **client, const void *address, socklen_t siz
     opened->address_size = size;
     opened->socket = -1;
     opened->backoff_ms = FIRST_BACKOFF_MS;
-    opened->random = (unsigned)clock_ms() ^ (unsigned)getpid();
+    opened->random = (unsigned)bruce_clock_ms() ^ (unsigned)getpid();
     opened->generation = bruce_fork_generation();
     *client = opened;
     return BRUCE_OK;
@@ -289,7 +276,7 @@ static void schedule_next_attempt(bruce_stream *client, int64_t now)
 /* Open a connection, if there is none and the pause after the last attempt is over. */
 static bool is_connected(bruce_stream *client)
 {
-    int64_t now = clock_ms();
+    int64_t now = bruce_clock_ms();
     int on = 1;
 
     if (client->socket >= 0)
@@ -407,7 +394,7 @@ static void service(bruce_stream *client)
 /* Give other threads the lock until the connection is ready, the next attempt is due or the deadline passes. */
 static void wait_unlocked(bruce_stream *client, int64_t deadline_ms)
 {
-    int64_t now = clock_ms(), until = deadline_ms;
+    int64_t now = bruce_clock_ms(), until = deadline_ms;
     struct pollfd ready = {.fd = client->socket, .events = POLLIN};
 
     if (waiting_bytes(client))
@@ -465,7 +452,7 @@ static int admit(bruce_stream *client, size_t size, unsigned char **room)
 
 static void on_accepted(bruce_stream *client, size_t size)
 {
-    int64_t now = client->options.linger_ms > 0 ? clock_ms() : 0;
+    int64_t now = client->options.linger_ms > 0 ? bruce_clock_ms() : 0;
 
     if (!waiting_bytes(client)) {
         client->due_bytes = FULL_WRITE;
@@ -538,7 +525,7 @@ static int write_all(bruce_stream *client, int64_t deadline_ms)
             return BRUCE_OK;
         if (is_denied(client, deadline_ms))
             return client->denied;
-        if (clock_ms() >= deadline_ms)
+        if (bruce_clock_ms() >= deadline_ms)
             return BRUCE_TIMED_OUT;
         wait_unlocked(client, deadline_ms);
     }
@@ -547,7 +534,7 @@ static int write_all(bruce_stream *client, int64_t deadline_ms)
 int bruce_stream_write(bruce_stream *client, int timeout_ms)
 {
     lock(client);
-    int error = write_all(client, deadline_after(timeout_ms));
+    int error = write_all(client, bruce_deadline_after(timeout_ms));
     pthread_mutex_unlock(&client->lock);
     return error;
 }
@@ -556,7 +543,7 @@ int bruce_stream_write(bruce_stream *client, int timeout_ms)
 
 static int append_barrier(bruce_stream *client, enum bruce_level level, int64_t deadline_ms)
 {
-    int64_t left = deadline_ms == INT64_MAX ? INT_MAX : (deadline_ms - clock_ms()) / 10 * 9; /* the rest: transfer */
+    int64_t left = deadline_ms == INT64_MAX ? INT_MAX : (deadline_ms - bruce_clock_ms()) / 10 * 9; /* the rest: transfer */
     unsigned char *at = reserve(client, BARRIER_BYTES);
 
     if (!at)
@@ -631,7 +618,7 @@ static int await_answer(bruce_stream *client, enum bruce_level level, int64_t de
             return BRUCE_REFUSED;
         if (is_denied(client, deadline_ms))
             return client->denied;
-        if (clock_ms() >= deadline_ms)
+        if (bruce_clock_ms() >= deadline_ms)
             return BRUCE_TIMED_OUT;
         bool has_ended = client->socket < 0 || client->barrier_connection != client->stats.connections;
         if (client->barrier_connection && has_ended && append_barrier(client, level, deadline_ms))
@@ -648,7 +635,7 @@ static bool begin_flush(bruce_stream *client, int64_t deadline_ms)
     while (client->is_flushing) {
         if (deadline_ms == INT64_MAX)
             pthread_cond_wait(&client->flush_over, &client->lock);
-        else if (clock_ms() >= deadline_ms)
+        else if (bruce_clock_ms() >= deadline_ms)
             return false;
         else
             pthread_cond_timedwait(&client->flush_over, &client->lock, &until);
@@ -681,7 +668,7 @@ static int flush_locked(bruce_stream *client, enum bruce_level level, int64_t de
 
 int bruce_stream_flush(bruce_stream *client, enum bruce_level level, int timeout_ms, bruce_outcome *outcome)
 {
-    int64_t deadline_ms = deadline_after(timeout_ms);
+    int64_t deadline_ms = bruce_deadline_after(timeout_ms);
     bruce_outcome unused;
     int error = BRUCE_TIMED_OUT;
 
@@ -709,7 +696,7 @@ int bruce_stream_close(bruce_stream *client, int timeout_ms)
     if (!client)
         return BRUCE_OK;
     lock(client);
-    int error = write_all(client, deadline_after(timeout_ms));
+    int error = write_all(client, bruce_deadline_after(timeout_ms));
     client->stats.dropped_closed += client->stats.waiting;
     if (client->socket >= 0) {
         shutdown(client->socket, SHUT_WR);

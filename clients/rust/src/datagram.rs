@@ -133,8 +133,8 @@ impl DatagramClient {
         }
     }
 
-    /// Waits until the daemon's queue has room, or there is no daemon, for less CPU time than tries.  Returns false if the
-    /// queue stayed full.  Another sender may be faster, so send in a loop.
+    /// Waits until the daemon's queue has room and three quarters of the send buffer are free, or there is no daemon.
+    /// Returns false after the timeout; a send may succeed nevertheless.  Another sender may be faster, so send in a loop.
     pub fn wait(&self, timeout: Duration) -> bool {
         let deadline = deadline_after(timeout);
         loop {

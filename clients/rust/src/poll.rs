@@ -1,4 +1,4 @@
-//! The only system call that the standard library lacks.
+//! `poll()`, the only system call that this crate needs and the standard library lacks.
 
 #![allow(unsafe_code)]
 
