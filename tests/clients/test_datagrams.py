@@ -9,6 +9,7 @@ import errno
 import socket
 import time
 from contextlib import contextmanager
+from pathlib import Path
 from threading import Timer
 from typing import TYPE_CHECKING, Final
 
@@ -21,12 +22,12 @@ from support.processes import time_limit, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
 pytestmark = pytest.mark.process
 
 WITH_DATAGRAMS: Final = [name for name, language in LANGUAGES.items() if language.has_datagrams]
 MORE_THAN_A_QUEUE: Final = 2000
+QUEUE_LENGTH: Final = Path("/proc/sys/net/unix/max_dgram_qlen")
 NOTICED_S: Final = 1.5
 """Time in which a client notices that the path belongs to another socket: a second, and the time of two messages."""
 FULL_MS: Final = 60
@@ -174,9 +175,11 @@ def test_a_full_queue_refuses_messages_at_once(program: ConformanceProgram, path
     assert program.datagram_stats() == (sent + 1, MORE_THAN_A_QUEUE - sent, {errno.EAGAIN: MORE_THAN_A_QUEUE - sent})
 
 
-def fill(program: ConformanceProgram) -> None:
+def fill(program: ConformanceProgram) -> int:
+    """Send until the queue or the send buffer is full; return the number of sent messages."""
     sent = program.send_datagrams("t", range(MORE_THAN_A_QUEUE), 12)
     assert 0 < sent < MORE_THAN_A_QUEUE
+    return sent
 
 
 def test_wait_ends_when_the_queue_has_room(program: ConformanceProgram, path: Path) -> None:
@@ -205,7 +208,8 @@ def test_wait_ends_when_the_daemon_ends(program: ConformanceProgram, path: Path)
 def test_wait_notices_another_owner_of_the_path(program: ConformanceProgram, path: Path) -> None:
     """The former owner keeps its socket open, with a full queue."""
     with bound(path):
-        fill(program)
+        if fill(program) < int(QUEUE_LENGTH.read_text()):
+            pytest.skip("NOT TESTED: the former owner keeps all of the send buffer, because the queue is so long")
         with bound(path) as present:
             assert program.wait_for_room(LONG_MS)
             assert send(program, 0) == 1
