@@ -94,6 +94,11 @@ class Site:
         """The topics of the messages."""
         return tuple(f"bench-{number}" for number in range(self.topics))
 
+    @property
+    def leading_brokers(self) -> int:
+        """The number of brokers that lead a partition of the sink, where each topic begins at the next broker."""
+        return min(self.brokers, self.topics + self.partitions - 1)
+
 
 @dataclass(frozen=True, slots=True)
 class Case:

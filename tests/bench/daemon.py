@@ -232,13 +232,13 @@ def measured_daemon(tools: Tools, directory: Path, site: Site) -> Iterator[Measu
 
 
 def is_whole(daemon: Daemon, site: Site) -> bool:
-    """Return True if each broker has its dispatcher, and no process still loads code, which is no cost of a message.
+    """Return True if each leader has its dispatcher, and no process still loads code, which is no cost of a message.
 
     The first message is delivered by whichever dispatcher begins first.  On two busy cores the last of thirty begins
     half a minute later, and until then has another title.
     """
     begun = daemon.counted(Counter.StartKafkaDispatcher)
-    return begun >= site.brokers and not any(name.endswith(LOADING) for name in cost.family(daemon.pid))
+    return begun >= site.leading_brokers and not any(name.endswith(LOADING) for name in cost.family(daemon.pid))
 
 
 def _meet_brokers(daemon: Daemon, site: Site) -> None:

@@ -96,6 +96,17 @@ def test_sink_assigns_leaders_round_robin_and_leaves_a_filled_topic_leaderless(t
     )
 
 
+@pytest.mark.parametrize(("topics", "brokers"), [(1, 4), (2, 4), (9, 3)])
+def test_a_site_knows_how_many_brokers_of_the_sink_lead(
+    topics: int, brokers: int, tools: Tools, tmp_path: Path
+) -> None:
+    site = Site(topics=topics, partitions=2, brokers=brokers)
+    with Sink(tools, site, tmp_path) as sink, BrokerClient(sink.bootstrap.split(",")[0]) as client:
+        client.send(client.connection.request_metadata(None, time.monotonic()))
+        found = client.wait(MetadataReceived).metadata.topics.values()
+    assert len({each.leader for topic in found for each in topic.partitions.values()}) == site.leading_brokers
+
+
 def test_sink_delays_acks_by_the_configured_time(tools: Tools, tmp_path: Path) -> None:
     site = Site(topics=1, partitions=1, ack_delay_ms=120)
     with Sink(tools, site, tmp_path) as sink, BrokerClient(sink.bootstrap) as client:
