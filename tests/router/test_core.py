@@ -558,11 +558,18 @@ def test_a_dispatcher_discards_queues_of_missing_topics(make: MakeWorld) -> None
     world.check()
 
 
-def test_a_topic_with_held_messages_keeps_its_entry(make: MakeWorld) -> None:
-    world = make({b"gone": [1], b"held": [1], b"new": [2]}, geometry=replace(GEOMETRY, topics=3))
+def with_full_topic_table(make: MakeWorld, *names: bytes, new_leader: int) -> World:
+    """Return a world in which these two topics have the only entries, and a message each; "new" is not yet known."""
+    leaders = {name: [1] for name in names} | {b"new": [new_leader]}
+    world = make(leaders, geometry=replace(GEOMETRY, topics=3))
     del world.topics[b"new"]
-    for topic in (b"gone", b"held"):
-        world.send_one(topic)
+    for name in names:
+        world.send_one(name)
+    return world
+
+
+def test_a_topic_with_held_messages_keeps_its_entry(make: MakeWorld) -> None:
+    world = with_full_topic_table(make, b"gone", b"held", new_leader=2)
     world.step_until_settled()
     world.down.add(1)
     world.send_one(b"held")
@@ -578,10 +585,7 @@ def test_a_topic_with_held_messages_keeps_its_entry(make: MakeWorld) -> None:
 
 
 def test_runs_under_a_freed_number_do_not_reach_another_topic(make: MakeWorld) -> None:
-    world = make({b"old": [1], b"other": [1], b"new": [1]}, geometry=replace(GEOMETRY, topics=3))
-    del world.topics[b"new"]
-    for topic in (b"old", b"other"):
-        world.send_one(topic)
+    world = with_full_topic_table(make, b"old", b"other", new_leader=1)
     settle(world)
     stale = world.router._tables.topics.number_of(b"old")
     vanish(world, b"old")
@@ -599,10 +603,7 @@ def test_runs_under_a_freed_number_do_not_reach_another_topic(make: MakeWorld) -
 
 
 def test_no_run_overtakes_one_under_a_freed_number_of_its_topic(make: MakeWorld) -> None:
-    world = make({b"back": [1], b"other": [1], b"new": [1]}, geometry=replace(GEOMETRY, topics=3))
-    del world.topics[b"new"]
-    for topic in (b"back", b"other"):
-        world.send_one(topic)
+    world = with_full_topic_table(make, b"back", b"other", new_leader=1)
     settle(world)
     stale = world.router._tables.topics.number_of(b"back")
     vanish(world, b"back", b"other")
@@ -625,10 +626,7 @@ def test_no_run_overtakes_one_under_a_freed_number_of_its_topic(make: MakeWorld)
 
 
 def test_a_new_router_discards_runs_under_a_freed_number(make: MakeWorld) -> None:
-    world = make({b"old": [1], b"other": [1], b"new": [1]}, geometry=replace(GEOMETRY, topics=3))
-    del world.topics[b"new"]
-    for topic in (b"old", b"other"):
-        world.send_one(topic)
+    world = with_full_topic_table(make, b"old", b"other", new_leader=1)
     settle(world)
     stale = world.router._tables.topics.number_of(b"old")
     vanish(world, b"old")
@@ -647,10 +645,7 @@ def test_a_new_router_discards_runs_under_a_freed_number(make: MakeWorld) -> Non
 
 
 def test_a_topic_that_returns_after_its_entry_was_freed_is_no_duplicate(make: MakeWorld) -> None:
-    world = make({b"back": [1], b"other": [1], b"new": [1]}, geometry=replace(GEOMETRY, topics=3))
-    del world.topics[b"new"]
-    for topic in (b"back", b"other"):
-        world.send_one(topic)
+    world = with_full_topic_table(make, b"back", b"other", new_leader=1)
     settle(world)
     vanish(world, b"back")
     world.topics[b"new"] = 1
