@@ -116,7 +116,8 @@ typedef struct bruce_datagram_stats {
 /* Open a client for the daemon's input.unix_datagram.path; the daemon need not run yet.  options may be NULL. */
 BRUCE_API int bruce_datagram_open(bruce_datagram **client, const char *path, const bruce_datagram_options *options);
 
-/* Send one message without blocking.  EAGAIN: the daemon's queue or the send buffer is full; ENOENT, ECONNREFUSED: no daemon. */
+/* Send one message without blocking.  EAGAIN: the daemon's queue or the send buffer is full; ENOENT, ECONNREFUSED: no
+ * daemon. */
 BRUCE_API int bruce_datagram_send(bruce_datagram *client, const bruce_message *message);
 
 /* The same with encoded bytes. */

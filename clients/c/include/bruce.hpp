@@ -133,7 +133,7 @@ inline int limit(std::chrono::milliseconds timeout)
 }
 } // namespace detail
 
-/* Sends datagrams; never blocks. */
+/* Sends datagrams; only wait() blocks. */
 class DatagramClient {
 public:
     explicit DatagramClient(const std::string &path, const bruce_datagram_options &options = {})
