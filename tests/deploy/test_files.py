@@ -13,6 +13,7 @@ from configparser import ConfigParser
 from contextlib import contextmanager
 from pathlib import Path
 from textwrap import dedent
+from threading import Thread
 from typing import TYPE_CHECKING, Final
 
 import pytest
@@ -298,6 +299,19 @@ def test_the_packages_refuse_their_removal_while_a_daemon_runs_their_code(
         assert stop() == (1, f"bruce: a daemon runs (pid {pid}): {remedy}\n")
     with process_with(title, tmp_path / "other" / "library.so"), process_with("bruce", tmp_path / "lib" / "library.so"):
         assert stop() == (0, "")
+
+
+@pytest.mark.process
+def test_the_packages_do_not_name_a_daemon_that_ends_meanwhile(tmp_path: Path) -> None:
+    """A grep stands in that ends the daemon before its maps are read."""
+    with process_with("bruce: supervisor", tmp_path / "lib" / "library.so") as pid:
+        end = f"kill {pid}; while [ -e /proc/{pid} ]; do sleep 0.01; done"
+        grep = f'case "$*" in */{pid}/maps) {end};; esac\nexec /usr/bin/grep "$@"\n'
+        reaper = Thread(target=os.waitpid, args=(pid, 0))
+        reaper.start()
+        done = run_services(tmp_path, "stop", with_systemd=False, commands={"grep": grep})
+        reaper.join()
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 @pytest.mark.process
