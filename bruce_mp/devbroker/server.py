@@ -67,7 +67,8 @@ class ChangeSignal:
         if self._next is None:
             self._next = asyncio.get_running_loop().create_future()
         with suppress(TimeoutError):
-            await asyncio.wait_for(asyncio.shield(self._next), seconds)
+            async with asyncio.timeout(seconds):  # unlike `wait_for` of Python 3.11, it never hides a cancellation
+                await asyncio.shield(self._next)
 
 
 class DevServer:

@@ -62,6 +62,31 @@ def test_a_broker_stays_up_if_its_new_port_is_in_use() -> None:
     asyncio.run(scenario())
 
 
+@pytest.mark.parametrize("steps", range(4))
+def test_a_pulse_does_not_hide_a_cancellation(steps: int) -> None:
+    """Some rounds of the loop pass between both."""
+
+    async def wait_forever(changes: ChangeSignal) -> None:
+        while True:
+            await changes.wait(60)
+
+    async def scenario() -> bool:
+        changes = ChangeSignal()
+        waiter = asyncio.ensure_future(wait_forever(changes))
+        await asyncio.sleep(0)
+        changes.notify()
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        waiter.cancel()
+        for _ in range(5):
+            await asyncio.sleep(0)
+        is_cancelled = waiter.cancelled()
+        waiter.cancel()
+        return is_cancelled
+
+    assert asyncio.run(scenario())
+
+
 def test_a_pulse_wakes_all_waiters_exactly_once() -> None:
     async def scenario() -> list[float]:
         changes, loop = ChangeSignal(), asyncio.get_running_loop()
