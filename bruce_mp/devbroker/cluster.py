@@ -253,6 +253,10 @@ class Cluster:
         if responses:
             self._frozen, self._frozen_responses_left = self.snapshot(), responses
 
+    def unfreeze(self) -> None:
+        """Use the present snapshot for the next Metadata response."""
+        self._frozen_responses_left = 0
+
     def next_response_snapshot(self) -> ClusterSnapshot:
         """Return the snapshot for one Metadata response, and count this response if the metadata is frozen."""
         if self._frozen is None or self._frozen_responses_left == 0:

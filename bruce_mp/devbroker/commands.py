@@ -82,12 +82,14 @@ class ListFaults(BrokerCommand, frozen=True):
 
 
 class ClearFaults(BrokerCommand, frozen=True):
-    """Remove the fault of this number, or all faults if it is None."""
+    """Remove the fault of this number; if it is None, remove all faults and end the stale metadata."""
 
     number: int | None = None
 
     async def run(self, server: DevServer) -> None:
         server.faults.clear(self.number)
+        if self.number is None:
+            server.cluster.unfreeze()
 
 
 class MoveLeader(BrokerCommand, frozen=True):

@@ -194,7 +194,7 @@ class DevBroker:
         return self._request(commands.ListFaults(), list[InjectedFault])
 
     def clear_faults(self, number: int | None = None) -> None:
-        """Remove the fault of this number, or all faults if it is None."""
+        """Remove the fault of this number; if it is None, remove all faults and end the stale metadata."""
         self._run(commands.ClearFaults(number=number))
 
     def move_leader(self, topic: str, partition: int, broker: int, *, stale: int = 0) -> None:

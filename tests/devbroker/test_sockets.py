@@ -273,6 +273,14 @@ def test_stale_metadata_names_the_old_leader_after_a_move(broker: DevBroker, cli
     assert [leaders(client)[1] for _ in range(3)] == [[1], [1], [2]]
 
 
+def test_removing_all_faults_ends_stale_metadata(broker: DevBroker, client: RawClient) -> None:
+    broker.move_leader("hits", 0, 2, stale=2)
+    broker.clear_faults(broker.inject(Fault(action=FaultAction.CLOSE)))
+    assert leaders(client)[1] == [1]
+    broker.clear_faults()
+    assert leaders(client)[1] == [2]
+
+
 def test_a_refused_command_does_not_freeze_the_metadata(broker: DevBroker, client: RawClient) -> None:
     down, move = broker.broker_down, broker.move_leader
     refused = (partial(down, 9), partial(move, "hits", 0, 9), partial(move, "hits", 9, 2))

@@ -356,7 +356,6 @@ def test_one_down_broker_of_three_neither_delays_others_nor_busies_the_router(st
     assert 1 <= stage.grown(Counter.PauseStarted) - before[2] < 15
     stage.broker.broker_up(3)
     stage.delivered(load, sender=sender)
-    stage.broker.move_leader(load.topics[0], 0, 1, stale=1)  # ends the stale metadata after one response
 
 
 def cpu_of(process: psutil.Process) -> float:
