@@ -160,6 +160,12 @@ class ActiveConfig(msgspec.Struct, frozen=True, tag=True):
     refused_ms: int = 0
 
 
+class LostSocketFiles(msgspec.Struct, frozen=True, tag=True):
+    """Supervisor to status: the paths of sockets that no program can reach any more, because their files are gone."""
+
+    paths: tuple[str, ...]
+
+
 ControlMessage = (
     Begin
     | Loaded
@@ -176,6 +182,7 @@ ControlMessage = (
     | ReloadRequest
     | ReloadOutcome
     | ActiveConfig
+    | LostSocketFiles
 )
 MAX_MESSAGE_BYTES: Final = 128 << 10
 """Size limit of a control message. A pipe that `select` reports writable has room for this many bytes, so

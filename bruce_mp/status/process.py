@@ -15,7 +15,14 @@ from typing import TYPE_CHECKING, Final
 
 from bruce_mp.discards.events import DiscardEvent, DiscardReportEvent
 from bruce_mp.errors import BruceError, RemoteProtocolError
-from bruce_mp.ipc.control_messages import AcceptCluster, ActiveConfig, DebugTopics, RefreshMetadata, ReloadOutcome
+from bruce_mp.ipc.control_messages import (
+    AcceptCluster,
+    ActiveConfig,
+    DebugTopics,
+    LostSocketFiles,
+    RefreshMetadata,
+    ReloadOutcome,
+)
 from bruce_mp.ipc.links import COPIES, REPORTS
 from bruce_mp.pipeline.process_shell import ProcessShell
 from bruce_mp.slab.rows import ProcessRow
@@ -83,6 +90,7 @@ class _Status(ProcessShell):
         losses = LossHistory(slab, monotonic_ms)
         self._books_check = BooksCheck(slab)
         self._active_config = ActiveConfig("", 0)  # until the supervisor reports it
+        self._lost_files: tuple[str, ...] = ()
         self._view = DaemonView(
             slab=slab,
             reports=DiscardReports(slab, report_interval_s, wall_ms(), lambda: self._count(Counter.NoDiscardQuery)),
@@ -96,6 +104,7 @@ class _Status(ProcessShell):
             count=self._count,
             refresh_metadata=lambda: self.send(RefreshMetadata()),
             accept_cluster=lambda cluster_id: self.send(AcceptCluster(cluster_id)),
+            lost_files=lambda: self._lost_files,
             books_verdict=lambda: self._books_check.verdict,
             now_ms=wall_ms,
             steady_ms=steady_ms,
@@ -127,6 +136,8 @@ class _Status(ProcessShell):
             self._view.debug.restore_selection(message)
         elif isinstance(message, ActiveConfig):
             self._active_config = message
+        elif isinstance(message, LostSocketFiles):
+            self._lost_files = message.paths
         elif isinstance(message, ReloadOutcome):
             self._view.reloads.on_outcome(message)
 

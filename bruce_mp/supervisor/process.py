@@ -30,6 +30,7 @@ from bruce_mp.config.accounts import check_accounts
 from bruce_mp.config.addresses import HostPort
 from bruce_mp.config.risky_settings import risk_warnings
 from bruce_mp.errors import BruceError, ExitCode, StartError
+from bruce_mp.ipc.control_messages import LostSocketFiles
 from bruce_mp.journal.recorder import JOURNAL_SETTING
 from bruce_mp.kernels import CHOICE
 from bruce_mp.network.credentials import exposed_file_warnings
@@ -240,6 +241,7 @@ class _Supervisor:
         self._takeover = Takeover(handover, resources.run_dir) if handover else None
         self._socket_keeper = SocketKeeperLink(resources.run_dir)
         self._deferred_signals: list[Signals] = []
+        self._lost_files: tuple[str, ...] = ()
         self._heartbeat_due = 0.0
         self._store_heartbeat: Callable[[], None]
         # This calls `_schedule_heartbeat` at once, which sets the two attributes above; so does each heartbeat.
@@ -258,6 +260,17 @@ class _Supervisor:
         """
         own_sockets = ((setting, each) for setting, each in _bound_sockets(self._resources) if each.is_ours)
         return self._socket_keeper.offer(own_sockets)
+
+    def _report_lost_files(self) -> None:
+        """Report the socket files that are gone, for example because a cleaner of temporary files removed them."""
+        if self._is_ending:
+            return  # the shutdown removes the files itself
+        found = tuple(str(file) for _, each in _bound_sockets(self._resources) if (file := each.lost_file()))
+        for path in sorted({*found} - {*self._lost_files}):
+            log.error("The socket file %s is gone or was replaced; /healthz says what to do.", path)
+        if found or self._lost_files:  # also if nothing has changed, because the status process may be a new one
+            self._group.send_to_status(LostSocketFiles(found))
+        self._lost_files = found
 
     @property
     def _is_ending(self) -> bool:
@@ -281,6 +294,7 @@ class _Supervisor:
             if time.monotonic() >= self._heartbeat_due:
                 self._store_heartbeat()
                 self.offer_sockets()  # `bruce hold` may have started since the last heartbeat
+                self._report_lost_files()
             self._group.spawn_or_kill_if_due()
             self._group.kill_hung()
             self._reloads.step()

@@ -1,4 +1,4 @@
-"""Health by acknowledgements: brokers and partitions that take nothing although messages wait for them."""
+"""Health: brokers and partitions that take nothing although messages wait for them, and sockets out of reach."""
 
 from __future__ import annotations
 
@@ -58,6 +58,28 @@ def test_a_stopped_broker_is_a_problem_while_messages_wait(tmp_path: Path) -> No
         assert daemon.wait_settled(220).delivered == 220
         daemon.wait_for(lambda: daemon.health()["ready"], "health again", 10)
         assert values_in(broker, "news") == first + second
+
+
+def test_a_removed_socket_file_is_a_problem_until_a_restart(tmp_path: Path) -> None:
+    with DevBroker(topics={"news": 1}) as broker, Daemon(tmp_path, broker.bootstrap) as daemon:
+
+        def problems() -> str:
+            return " ".join(daemon.health()["problems"])
+
+        daemon.send("news", b"a")
+        daemon.wait_settled(1)
+        assert problems() == ""
+        daemon.socket_path.unlink()
+        daemon.wait_for(lambda: f"The socket file {daemon.socket_path} is gone" in problems(), "the problem", 15)
+        daemon.kill("status")
+        daemon.wait_for(lambda: f"The socket file {daemon.socket_path} is gone" in problems(), "the problem again", 15)
+        assert daemon.log().count("is gone or was replaced; /healthz") == 1
+        assert daemon.terminate() == 0
+        daemon.start()
+        daemon.send("news", b"b")
+        assert daemon.wait_settled(1).delivered == 1
+        assert problems() == ""
+        assert values_in(broker, "news") == [b"a", b"b"]
 
 
 def test_a_dead_bootstrap_is_a_warning_while_all_is_delivered(tmp_path: Path) -> None:

@@ -98,6 +98,8 @@ class Evidence(NamedTuple):
     certificates: Sequence[CertificateLine]
     config: Config
     active_config: ActiveConfig
+    lost_files: Sequence[str]
+    """Paths of sockets whose files are gone."""
     topics_over_share: Mapping[bytes, float]
     """Ratio of the slab that each of the largest topics holds; empty if `minute_discards` has no TOPIC_OVER_SHARE."""
 
@@ -156,6 +158,15 @@ def _failed_processes(evidence: Evidence) -> Iterator[str]:
 
 
 # --- problems ---------------------------------------------------------------------------------------------------------
+
+
+def _lost_socket_files(evidence: Evidence) -> Iterator[str]:
+    for path in evidence.lost_files:
+        yield (
+            f"The socket file {path} is gone or was replaced, so no program can reach the daemon there. Stop `bruce "
+            "hold` if it runs, then restart the daemon, which creates the file again. Keep cleaners of temporary files "
+            "out of its directory."
+        )
 
 
 def _brokers_unreachable(evidence: Evidence) -> Iterator[str]:
@@ -304,6 +315,7 @@ def _failed_accepts(evidence: Evidence) -> Iterator[str]:
 
 
 PROBLEMS: Final = (
+    _lost_socket_files,
     _failed_accepts,
     _brokers_unreachable,
     _stalled_brokers,

@@ -75,6 +75,24 @@ class BoundSocket(NamedTuple):
         except FileNotFoundError:
             return False
 
+    def lost_file(self) -> Path | None:
+        """Return the path of the socket file if it is gone or was replaced, so that no program reaches the socket.
+
+        Return None for a socket without a file, and for a socket of a service manager, which watches its files itself.
+        """
+        address = self.socket.getsockname() if self.is_ours and self.socket.family == socket.AF_UNIX else ""
+        if not isinstance(address, str) or not address:
+            return None
+        path = Path(address)
+        try:
+            status = path.lstat()
+        except FileNotFoundError:
+            return path
+        except OSError:
+            return None  # nobody can tell
+        is_replaced = self.file_status is not None and not os.path.samestat(status, self.file_status)
+        return path if is_replaced else None
+
     def poll(self, events: int) -> int:
         """Return the bits of `events` and POLLHUP that the socket reports now; 0 if it reports none of them."""
         poll = select.poll()

@@ -51,6 +51,16 @@ def test_a_healthy_daemon_is_live_and_ready(daemon: OfflineStatusPages) -> None:
     }
 
 
+def test_a_daemon_whose_socket_file_is_gone_is_not_ready(daemon: OfflineStatusPages) -> None:
+    daemon.fetch_metadata(NOW_MS - 1000, NOW_MS - 1000)
+    daemon.lost_files.append("/run/bruce.dgram")
+    page = daemon.json("/healthz", 503)
+    assert page["live"] is True
+    [problem] = page["problems"]
+    assert problem.startswith("The socket file /run/bruce.dgram is gone or was replaced, so no program can reach")
+    assert "Stop `bruce hold` if it runs, then restart the daemon" in problem
+
+
 def test_a_daemon_without_metadata_is_live_and_not_ready(daemon: OfflineStatusPages) -> None:
     page = daemon.json("/healthz", 503)
     assert (page["live"], page["ready"], page["metadata_age_ms"]) == (True, False, None)

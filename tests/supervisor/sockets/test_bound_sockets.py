@@ -67,6 +67,21 @@ def test_the_socket_of_a_live_process_is_not_replaced(path: Path, kind: SocketKi
     assert path.is_socket()
 
 
+def test_a_socket_file_that_was_removed_or_replaced_is_lost(path: Path) -> None:
+    bound = bind_datagrams(UnixDatagram(path=str(path)))
+    kept_by_hold = bound._replace(path=None, file_status=None)
+    managed = bound._replace(is_ours=False)
+    with bound.socket:
+        assert [each.lost_file() for each in (bound, kept_by_hold, managed)] == [None, None, None]
+        path.unlink()
+        assert [each.lost_file() for each in (bound, kept_by_hold, managed)] == [path, path, None]
+        leave(path)
+        assert bound.lost_file() == path
+    tcp = bind_tcp(Tcp(port=0))
+    with tcp.socket:
+        assert tcp.lost_file() is None
+
+
 def test_a_file_that_is_not_a_socket_is_not_removed(path: Path) -> None:
     path.write_text("precious")
     with pytest.raises(StartError, match="the file is not a socket; remove it or choose another path"):
