@@ -8,8 +8,9 @@ name: the daemon may still receive the rest of the earlier attempt, but complete
 `PATH` and the files `PATH.MS` that the daemon rotated are one log, and equal lines in a log are different messages.
 Equal lines of different logs are one message, because one log may be a backup of the other.
 
-Exit status: 0 if Kafka has all selected messages, 1 if some were discarded, too large or in a last line without a
-newline, if the daemon lost the outcomes of some, or if the daemon failed. A further run continues.
+Exit status: 0 if Kafka has all messages of this run, 1 if some were discarded, too large or in a last line without a
+newline, if the daemon lost the outcomes of some, or if the daemon failed. A further run continues. It does not send the
+discarded messages again: replay their new lines in the daemon's discard file, once the cause is gone.
 """
 
 from __future__ import annotations
@@ -458,7 +459,10 @@ def _remarks(run: ReplayRun) -> Iterator[str]:
         yield f"{run.too_large_count:,} messages are too large for the daemon, and were not sent."
     if run.discard_counts:
         reasons = ", ".join(f"{name} {count}" for name, count in sorted(run.discard_counts.items()))
-        yield f"the daemon discarded {run.discard_counts.total():,} of the sent messages: {reasons}."
+        yield (
+            f"the daemon discarded {run.discard_counts.total():,} of the sent messages: {reasons}. Remove the cause, "
+            "then replay their new lines in its discard file: a further run does not send the old ones again."
+        )
 
 
 def _create_parser() -> ArgumentParser:

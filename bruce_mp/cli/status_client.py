@@ -74,10 +74,18 @@ def add_token(parser: ArgumentParser) -> None:
 
 def status_client(args: Namespace) -> StatusClient:
     """Return a client for the daemon that the options select. Raise ConfigError or UnreadableError."""
-    settings = None if args.config is None else load_status_settings(args.config)
+    settings = None if args.config is None else _load_settings(args.config)
     address = (args.url or Http().address) if settings is None else _address_of_running(settings)
     http = Http() if settings is None else settings.http
     return StatusClient(address, lambda: _read_token(getattr(args, "token_file", None), http))
+
+
+def _load_settings(path: Path) -> StatusSettings:
+    try:
+        return load_status_settings(path)
+    except ConfigError as error:
+        remark = "The daemon was not asked, and keeps its settings; --url reaches it, too."
+        raise ConfigError(f"{error}\n{remark}") from error
 
 
 def _read_token(file: str | None, http: Http) -> str | None:

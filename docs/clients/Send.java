@@ -43,7 +43,7 @@ public final class Send {
 
     /** Connect to the daemon's stream socket, given by path, or to its TCP port. */
     static SocketChannel connect(String address) throws IOException {
-        if (address.startsWith("/")) {
+        if (!address.matches("\\d+")) {
             SocketChannel channel = SocketChannel.open(StandardProtocolFamily.UNIX);
             channel.connect(UnixDomainSocketAddress.of(address));
             return channel;

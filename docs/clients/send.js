@@ -43,7 +43,7 @@ function main([address, topic, key, value, partitionKey]) {
     console.error('usage: send.js SOCKET|PORT TOPIC KEY VALUE [PARTITION-KEY]');
     process.exit(2);
   }
-  const where = address.startsWith('/') ? { path: address } : { host: '127.0.0.1', port: Number(address) };
+  const where = /^\d+$/.test(address) ? { host: '127.0.0.1', port: Number(address) } : { path: address };
   const daemon = net.createConnection(where);
   daemon.on('error', (error) => {
     console.error(`send: ${error.message}`);

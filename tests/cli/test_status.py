@@ -104,6 +104,17 @@ def test_a_token_of_several_lines_is_refused(tmp_path: Path, capsys: pytest.Capt
     assert error == "bruce: The token has line breaks or control characters. Write it as one line of text.\n"
 
 
+@pytest.mark.parametrize("command", ["reload", "status"])
+def test_a_broken_configuration_file_is_no_way_to_the_daemon(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "bruce.toml").write_text("[http\n")
+    assert main([command, "--config", str(tmp_path / "bruce.toml")]) == 1
+    problem, remark = capsys.readouterr().err.splitlines()
+    assert "bruce.toml:1:6: this is not TOML" in problem
+    assert remark.endswith("The daemon was not asked, and keeps its settings; --url reaches it, too.")
+
+
 @pytest.mark.process
 def test_a_real_status_process_is_understood(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     slab = FilledSlab(tmp_path / "slab", known=(b"clicks",))
