@@ -60,7 +60,7 @@ EXPLANATIONS: Final[Mapping[DiscardReason, str]] = {
     DiscardReason.SENDER_NOT_ALLOWED: "the socket's allow_users and allow_groups do not name the sender; the log does",
     DiscardReason.OVER_QUOTA: "a user sent more than input.quota allows; /senders names the user",
     DiscardReason.TOPIC_OVER_SHARE: "the topic's undelivered messages take all that topic_share.alpha allows "
-    "of the slab; check that the brokers accept them",
+    "of the slab; check that the brokers run and accept them",
     DiscardReason.SPILL_LOST: "the spill file of a complete attempt was missing or damaged; the log names it",
     DiscardReason.POSSIBLY_DELIVERED: "no answer of the brokers says if Kafka has them; compare with the topic before "
     "you send them again",

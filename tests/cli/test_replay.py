@@ -316,6 +316,19 @@ def test_messages_with_lost_counts_are_reported(
     assert main(["replay", str(tmp_path / "d"), *options]) == 0
 
 
+def test_the_outcome_says_how_to_send_discarded_messages_again(
+    daemon: FakeDaemon, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "d").write_bytes(line(0) + line(1))
+    daemon.failures, daemon.reasons = ["after"], {DiscardReason.BAD_TOPIC: 1}
+    monkeypatch.setattr("bruce_mp.cli.replay.ReplayDaemon", lambda *_: daemon)
+    options = ["--stream-socket-path", "/in", "--state", str(tmp_path / "state")]
+    assert main(["replay", str(tmp_path / "d"), *options]) == 1
+    error = capsys.readouterr().err
+    assert "the daemon discarded 1 of the sent messages: BAD_TOPIC 1." in error
+    assert "replay their new lines in its discard file" in error
+
+
 def test_a_cut_line_is_sent_when_it_is_complete(state: ReplayState, daemon: FakeDaemon, tmp_path: Path) -> None:
     (tmp_path / "d").write_bytes(line(0) + line(1).removesuffix(b"\n"))
     run = replay(state, daemon, tmp_path / "d")
