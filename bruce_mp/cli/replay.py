@@ -461,7 +461,8 @@ def _remarks(run: ReplayRun) -> Iterator[str]:
         reasons = ", ".join(f"{name} {count}" for name, count in sorted(run.discard_counts.items()))
         yield (
             f"the daemon discarded {run.discard_counts.total():,} of the sent messages: {reasons}. Remove the cause, "
-            "then replay their new lines in its discard file: a further run does not send the old ones again."
+            "then replay their new lines in its discard file, if it writes one with whole messages: no run sends the "
+            "old lines again."
         )
 
 

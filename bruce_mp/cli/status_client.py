@@ -84,7 +84,7 @@ def _load_settings(path: Path) -> StatusSettings:
     try:
         return load_status_settings(path)
     except ConfigError as error:
-        remark = "The daemon was not asked, and keeps its settings; --url reaches it, too."
+        remark = "The daemon was not asked, and keeps its settings; --url names it without the file."
         raise ConfigError(f"{error}\n{remark}") from error
 
 

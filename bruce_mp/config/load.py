@@ -35,9 +35,8 @@ _POSITION: Final = re.compile(r" \(at line (\d+), column (\d+)\)")
 _EXPLANATIONS_BY_ERROR: Final = {
     "Cannot overwrite a value": "the file has this setting twice; remove one",
     "Cannot declare": "the file has this section twice; merge its settings",
-    "Expected newline or end of document after a statement": (
-        "the value ends before this place; a text needs quotes, and a number begins with no 0 unless octal, as in 0o660"
-    ),
+    "Expected newline or end of document after a statement": "the line should end here; text needs quotes, "
+    "and an integer begins with 0 only as in 0o660",
     "Invalid value": "a value is a string in quotes, a number, true or false in lower case, or a list in brackets",
 }
 """Explanations of tomllib's errors, by the beginning of the error's text."""

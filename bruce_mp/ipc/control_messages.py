@@ -161,7 +161,7 @@ class ActiveConfig(msgspec.Struct, frozen=True, tag=True):
 
 
 class LostSocketFiles(msgspec.Struct, frozen=True, tag=True):
-    """Supervisor to status: the paths of sockets that no program can reach any more, because their files are gone."""
+    """Supervisor to status: the paths of socket files that are gone or were replaced; no program can connect there."""
 
     paths: tuple[str, ...]
 

@@ -267,7 +267,10 @@ class _Supervisor:
             return  # the shutdown removes the files itself
         found = tuple(str(file) for _, each in _bound_sockets(self._resources) if (file := each.lost_file()))
         for path in sorted({*found} - {*self._lost_files}):
-            log.error("The socket file %s is gone or was replaced; /healthz says what to do.", path)
+            log.error(
+                "The socket file %s is gone or was replaced: remove what may be in its place, and restart the daemon.",
+                path,
+            )
         if found or self._lost_files:  # also if nothing has changed, because the status process may be a new one
             self._group.send_to_status(LostSocketFiles(found))
         self._lost_files = found

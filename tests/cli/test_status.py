@@ -112,7 +112,7 @@ def test_a_broken_configuration_file_is_no_way_to_the_daemon(
     assert main([command, "--config", str(tmp_path / "bruce.toml")]) == 1
     problem, remark = capsys.readouterr().err.splitlines()
     assert "bruce.toml:1:6: this is not TOML" in problem
-    assert remark.endswith("The daemon was not asked, and keeps its settings; --url reaches it, too.")
+    assert remark.endswith("The daemon was not asked, and keeps its settings; --url names it without the file.")
 
 
 @pytest.mark.process

@@ -163,9 +163,9 @@ def _failed_processes(evidence: Evidence) -> Iterator[str]:
 def _lost_socket_files(evidence: Evidence) -> Iterator[str]:
     for path in evidence.lost_files:
         yield (
-            f"The socket file {path} is gone or was replaced, so no program can reach the daemon there. Stop `bruce "
-            "hold` if it runs, then restart the daemon, which creates the file again. Keep cleaners of temporary files "
-            "out of its directory."
+            f"The socket file {path} is gone or was replaced, so no program can connect to the daemon there any more. "
+            "Remove what may be in its place, then restart the daemon, with systemd bruce.socket first, to create it "
+            "again. Keep cleaners of temporary files out of its directory."
         )
 
 

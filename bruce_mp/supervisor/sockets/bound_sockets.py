@@ -76,20 +76,20 @@ class BoundSocket(NamedTuple):
             return False
 
     def lost_file(self) -> Path | None:
-        """Return the path of the socket file if it is gone or was replaced, so that no program reaches the socket.
+        """Return the path of the socket file if it is gone or was replaced, so that no program can connect any more.
 
-        Return None for a socket without a file, and for a socket of a service manager, which watches its files itself.
+        Return None for a socket without a file. Only a file with a known `file_status` is found to be replaced.
         """
-        address = self.socket.getsockname() if self.is_ours and self.socket.family == socket.AF_UNIX else ""
+        address = self.socket.getsockname() if self.socket.family == socket.AF_UNIX else ""
         if not isinstance(address, str) or not address:
             return None
         path = Path(address)
         try:
             status = path.lstat()
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return path
         except OSError:
-            return None  # nobody can tell
+            return None  # the directory cannot be read
         is_replaced = self.file_status is not None and not os.path.samestat(status, self.file_status)
         return path if is_replaced else None
 

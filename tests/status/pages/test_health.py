@@ -57,8 +57,8 @@ def test_a_daemon_whose_socket_file_is_gone_is_not_ready(daemon: OfflineStatusPa
     page = daemon.json("/healthz", 503)
     assert page["live"] is True
     [problem] = page["problems"]
-    assert problem.startswith("The socket file /run/bruce.dgram is gone or was replaced, so no program can reach")
-    assert "Stop `bruce hold` if it runs, then restart the daemon" in problem
+    assert problem.startswith("The socket file /run/bruce.dgram is gone or was replaced, so no program can")
+    assert "then restart the daemon, with systemd bruce.socket first" in problem
 
 
 def test_a_daemon_without_metadata_is_live_and_not_ready(daemon: OfflineStatusPages) -> None:

@@ -74,9 +74,9 @@ def test_a_socket_file_that_was_removed_or_replaced_is_lost(path: Path) -> None:
     with bound.socket:
         assert [each.lost_file() for each in (bound, kept_by_hold, managed)] == [None, None, None]
         path.unlink()
-        assert [each.lost_file() for each in (bound, kept_by_hold, managed)] == [path, path, None]
+        assert [each.lost_file() for each in (bound, kept_by_hold, managed)] == [path, path, path]
         leave(path)
-        assert bound.lost_file() == path
+        assert [each.lost_file() for each in (bound, kept_by_hold, managed)] == [path, None, path]
     tcp = bind_tcp(Tcp(port=0))
     with tcp.socket:
         assert tcp.lost_file() is None
