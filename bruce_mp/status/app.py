@@ -88,7 +88,7 @@ class DaemonView:
     """Data sources of the pages, and the actions that pages may request.
 
     All members are safe to call from several threads. `active_config` returns the supervisor's report about `config`,
-    `lost_files` its report about socket files that are gone; `books_verdict` returns the result of the last check of
+    `lost_socket_files` its report about files that are gone; `books_verdict` returns the result of the last check of
     the books. `now_ms` is the wall clock; `steady_ms` is the steady clock, on which arrivals of messages are recorded.
     """
 
@@ -101,7 +101,7 @@ class DaemonView:
     reloads: ReloadRequests
     config: Callable[[], Config]
     active_config: Callable[[], ActiveConfig]
-    lost_files: Callable[[], Sequence[str]]
+    lost_socket_files: Callable[[], Sequence[str]]
     count: Callable[[Counter], None]
     refresh_metadata: Callable[[], None]
     accept_cluster: Callable[[str], None]
@@ -132,7 +132,7 @@ class DaemonView:
             certificates=list_certificates(config.kafka.tls, cluster),
             config=config,
             active_config=self.active_config(),
-            lost_files=self.lost_files(),
+            lost_socket_files=self.lost_socket_files(),
             topics_over_share=largest_topics(slab) if minute_discards.get(DiscardReason.TOPIC_OVER_SHARE) else {},
             stalls=find_stalls(cluster, steady_ms, 1000 * config.http.stalled_after_s),
             journaled_ms=slab.read_signed(lay.SUPER_JOURNALED_MS),

@@ -90,7 +90,7 @@ class _Status(ProcessShell):
         losses = LossHistory(slab, monotonic_ms)
         self._books_check = BooksCheck(slab)
         self._active_config = ActiveConfig("", 0)  # until the supervisor reports it
-        self._lost_files: tuple[str, ...] = ()
+        self._lost_socket_files: tuple[str, ...] = ()
         self._view = DaemonView(
             slab=slab,
             reports=DiscardReports(slab, report_interval_s, wall_ms(), lambda: self._count(Counter.NoDiscardQuery)),
@@ -104,7 +104,7 @@ class _Status(ProcessShell):
             count=self._count,
             refresh_metadata=lambda: self.send(RefreshMetadata()),
             accept_cluster=lambda cluster_id: self.send(AcceptCluster(cluster_id)),
-            lost_files=lambda: self._lost_files,
+            lost_socket_files=lambda: self._lost_socket_files,
             books_verdict=lambda: self._books_check.verdict,
             now_ms=wall_ms,
             steady_ms=steady_ms,
@@ -137,7 +137,7 @@ class _Status(ProcessShell):
         elif isinstance(message, ActiveConfig):
             self._active_config = message
         elif isinstance(message, LostSocketFiles):
-            self._lost_files = message.paths
+            self._lost_socket_files = message.paths
         elif isinstance(message, ReloadOutcome):
             self._view.reloads.on_outcome(message)
 

@@ -241,7 +241,7 @@ class _Supervisor:
         self._takeover = Takeover(handover, resources.run_dir) if handover else None
         self._socket_keeper = SocketKeeperLink(resources.run_dir)
         self._deferred_signals: list[Signals] = []
-        self._lost_files: tuple[str, ...] = ()
+        self._lost_socket_files: tuple[str, ...] = ()
         self._heartbeat_due = 0.0
         self._store_heartbeat: Callable[[], None]
         # This calls `_schedule_heartbeat` at once, which sets the two attributes above; so does each heartbeat.
@@ -261,19 +261,19 @@ class _Supervisor:
         own_sockets = ((setting, each) for setting, each in _bound_sockets(self._resources) if each.is_ours)
         return self._socket_keeper.offer(own_sockets)
 
-    def _report_lost_files(self) -> None:
+    def _report_lost_socket_files(self) -> None:
         """Report the socket files that are gone, for example because a cleaner of temporary files removed them."""
         if self._is_ending:
             return  # the shutdown removes the files itself
         found = tuple(str(file) for _, each in _bound_sockets(self._resources) if (file := each.lost_file()))
-        for path in sorted({*found} - {*self._lost_files}):
+        for path in sorted({*found} - {*self._lost_socket_files}):
             log.error(
                 "The socket file %s is gone or was replaced: remove what may be in its place, and restart the daemon.",
                 path,
             )
-        if found or self._lost_files:  # also if nothing has changed, because the status process may be a new one
+        if found or self._lost_socket_files:  # also if nothing has changed, because the status process may be a new one
             self._group.send_to_status(LostSocketFiles(found))
-        self._lost_files = found
+        self._lost_socket_files = found
 
     @property
     def _is_ending(self) -> bool:
@@ -297,7 +297,7 @@ class _Supervisor:
             if time.monotonic() >= self._heartbeat_due:
                 self._store_heartbeat()
                 self.offer_sockets()  # `bruce hold` may have started since the last heartbeat
-                self._report_lost_files()
+                self._report_lost_socket_files()
             self._group.spawn_or_kill_if_due()
             self._group.kill_hung()
             self._reloads.step()

@@ -51,7 +51,7 @@ class OfflineStatusPages:
             msg_debug=MsgDebug(enable=True, path=str(path.parent / "debug")),
         )
         self.active_config = ActiveConfig("", 0)
-        self.lost_files: list[str] = []
+        self.lost_socket_files: list[str] = []
         self.reload_requests: list[ReloadRequest] = []
         self.reloads = ReloadRequests(self.reload_requests.append)
         self.filled = FilledSlab(path, known=(b"news", b"clicks"))
@@ -98,7 +98,7 @@ class OfflineStatusPages:
             reloads=self.reloads,
             config=lambda: self.config,
             active_config=lambda: self.active_config,
-            lost_files=lambda: self.lost_files,
+            lost_socket_files=lambda: self.lost_socket_files,
             count=self.counted.append,
             refresh_metadata=self._refresh,
             accept_cluster=self.accepted_clusters.append,

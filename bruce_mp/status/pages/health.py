@@ -98,8 +98,8 @@ class Evidence(NamedTuple):
     certificates: Sequence[CertificateLine]
     config: Config
     active_config: ActiveConfig
-    lost_files: Sequence[str]
-    """Paths of sockets whose files are gone."""
+    lost_socket_files: Sequence[str]
+    """Paths of the socket files that are gone or were replaced."""
     topics_over_share: Mapping[bytes, float]
     """Ratio of the slab that each of the largest topics holds; empty if `minute_discards` has no TOPIC_OVER_SHARE."""
 
@@ -161,7 +161,7 @@ def _failed_processes(evidence: Evidence) -> Iterator[str]:
 
 
 def _lost_socket_files(evidence: Evidence) -> Iterator[str]:
-    for path in evidence.lost_files:
+    for path in evidence.lost_socket_files:
         yield (
             f"The socket file {path} is gone or was replaced, so no program can connect to the daemon there any more. "
             "Remove what may be in its place, then restart the daemon, with systemd bruce.socket first, to create it "

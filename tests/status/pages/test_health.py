@@ -53,7 +53,7 @@ def test_a_healthy_daemon_is_live_and_ready(daemon: OfflineStatusPages) -> None:
 
 def test_a_daemon_whose_socket_file_is_gone_is_not_ready(daemon: OfflineStatusPages) -> None:
     daemon.fetch_metadata(NOW_MS - 1000, NOW_MS - 1000)
-    daemon.lost_files.append("/run/bruce.dgram")
+    daemon.lost_socket_files.append("/run/bruce.dgram")
     page = daemon.json("/healthz", 503)
     assert page["live"] is True
     [problem] = page["problems"]
