@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import pytest
 
 from support.daemon import Daemon
+from support.endless_senders import UNLIMITED, EndlessSenders
 from support.kafka_cluster import KafkaCluster
 from support.kafka_dist import NEWEST, TESTED
 from support.read_back import read_back_kafka
-from support.traffic import EPOCH_MS, Load, Name, assert_all_there, deliver, start_senders
+from support.traffic import EPOCH_MS, Load, Name, assert_all_there, compare, deliver, start_senders
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -208,18 +209,24 @@ def test_a_paused_broker_is_not_mistaken_for_an_older_release(
 ) -> None:
     """The broker is silent after the request for versions, as 0.9 is; later it may read requests that were given up."""
     cluster.create_topic("rest", PARTITIONS)
-    load = Load(("rest",), senders=2, messages=4000, largest=500)
-    with Daemon(tmp_path, cluster.bootstrap, {**BLOCK, "delivery.kafka_socket_timeout_s": 3}) as daemon:
-        senders = start_senders(load, daemon.socket_path)
-        daemon.wait_for(lambda: daemon.books().delivered > load.total // 10, "a part to be delivered", TIMEOUT_S)
+    load = Load(("rest",), senders=2, messages=UNLIMITED, largest=500)
+    settings = {**BLOCK, "delivery.kafka_socket_timeout_s": 3}
+    with (
+        Daemon(tmp_path, cluster.bootstrap, settings) as daemon,
+        EndlessSenders(daemon, load, rate=500) as senders,  # messages must wait, or nobody looks for the broker
+    ):
+        daemon.wait_for(lambda: daemon.books().delivered > 1000, "a part to be delivered", TIMEOUT_S)
         cluster.suspend(1)
-        daemon.wait_for(lambda: DOUBT in daemon.log(), "a connection without an answer about versions", TIMEOUT_S)
-        cluster.resume(1)
-        assert [sender.wait(TIMEOUT_S) for sender in senders] == [0, 0]
-        books = daemon.wait_settled(load.total, TIMEOUT_S)
+        try:
+            daemon.wait_for(lambda: DOUBT in daemon.log(), "a connection without an answer about versions", TIMEOUT_S)
+        finally:
+            cluster.resume(1)  # other tests use this broker, too
+        senders.stop()
+        books = daemon.wait_settled(sum(senders.sent.values()), TIMEOUT_S)
         assert daemon.get("/server_info/json")["delivery"] == release.delivery
-    records = read_back(cluster, load.topics, has_timestamps=True)
-    assert_repeated_at_most(books.possible_duplicates, load, records)
+    account = compare(load, senders.sent, read_back(cluster, load.topics, has_timestamps=True), {})
+    assert (account.read, account.missing) == (books.received, {})
+    assert account.repeated.total() <= books.possible_duplicates
     # Chance decides if a request is in flight when the broker stops; with recognised batches none is in doubt.
     assert books.possible_duplicates == 0 or release.delivery == "at least once"
     assert stored(cluster, "rest") == {(release.magic, 0)}
