@@ -13,7 +13,7 @@
   `no_process_left_by_session`.
 * The Kafka clusters of a session are shared, and use CPU even without work.  So `scripts/test` runs the tests with
   three brokers, which are marked `cluster` too, in one session, and the others with Kafka in another.  A test makes
-  topics with unique names, and a test that hurts a cluster calls its `heal` before it ends.
+  topics with unique names, and a cluster that it hurts is healed after it.
 """
 
 from __future__ import annotations
@@ -276,6 +276,13 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 
 
 # --- Kafka -----------------------------------------------------------------------------------------------------------
+@pytest.fixture(autouse=True)
+def heals_clusters() -> Iterator[None]:
+    """Heal the clusters that a test hurt, also for its second try."""
+    yield
+    KafkaCluster.heal_all()
+
+
 @pytest.fixture(scope="session")
 def kafka_3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
     """Yield three brokers of the newest version."""

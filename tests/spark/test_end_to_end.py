@@ -59,7 +59,6 @@ def daemon_in(kafka: KafkaCluster, directory: Path) -> Daemon:
 def daemon(kafka_3: KafkaCluster, tmp_path: Path) -> Iterator[Daemon]:
     with daemon_in(kafka_3, tmp_path / "daemon") as running:
         yield running
-    kafka_3.heal()
 
 
 def write_input(spark: SparkSession, directory: Path, files: int) -> None:

@@ -9,6 +9,7 @@
 * Brokers are named by their node id: 1, 2, 3.  A port belongs to its broker until `close`, also while it is down.
 * The JVMs die with the process that started them, however that ends; `close` kills them and deletes their data.
 * In KRaft versions each broker is a controller too: of three, only one may be down at a time.
+* `heal_all` makes all clusters whole again, so that a test which ends early spoils none after it.
 * A method that changes the cluster returns when all running brokers know of the change, so that a test never sleeps.
 """
 
@@ -19,7 +20,7 @@ import shutil
 import tempfile
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
 
 from confluent_kafka import KafkaError
 from confluent_kafka.admin import AdminClient
@@ -49,6 +50,8 @@ class KafkaCluster:
     `directory` takes the data (a new temporary directory if not given) and is removed by `close`.
     """
 
+    _open: ClassVar[list[KafkaCluster]] = []
+
     def __init__(
         self,
         version: str = NEWEST,
@@ -67,6 +70,7 @@ class KafkaCluster:
         self._zookeeper_port = self._ports[-1].number if self.dist.release.zookeeper else None
         self._plans = [self._plan(node_id, brokers) for node_id in range(1, brokers + 1)]
         self._nodes: dict[int, JavaProcess] = {}
+        self._is_hurt = False
 
     def _plan(self, node_id: int, brokers: int) -> kafka_config.NodePlan:
         ports = self._ports[node_id - 1].number, self._ports[brokers + node_id - 1].number
@@ -79,6 +83,7 @@ class KafkaCluster:
         except BaseException:
             self.close()
             raise
+        self._open.append(self)
         return self
 
     def __exit__(self, *_exc: object) -> None:
@@ -86,6 +91,8 @@ class KafkaCluster:
 
     def close(self) -> None:
         """Kill all brokers and delete their data; on SIGTERM a KRaft cluster would wait for its own quorum."""
+        if self in self._open:
+            self._open.remove(self)
         for node in self._all_nodes():
             node.kill()
         for port in self._ports:
@@ -278,14 +285,17 @@ class KafkaCluster:
     # --- faults ------------------------------------------------------------------------------------------------------
     def kill(self, node_id: int) -> None:
         """Send SIGKILL and wait for the end of the process, but not for the other brokers to notice."""
+        self._is_hurt = True
         self._nodes[node_id].kill()
 
     def terminate(self, node_id: int) -> None:
         """Send SIGTERM: the broker transfers its leaderships and ends."""
+        self._is_hurt = True
         self._nodes[node_id].terminate(CHANGE_TIMEOUT_S)
 
     def suspend(self, node_id: int) -> None:
         """Send SIGSTOP: the broker keeps its connections and does not answer."""
+        self._is_hurt = True
         self._nodes[node_id].suspend()
 
     def resume(self, node_id: int) -> None:
@@ -294,6 +304,7 @@ class KafkaCluster:
 
     def begin_restart(self, node_id: int) -> None:
         """Restart a broker without waiting; `is_whole` tells when it has returned."""
+        self._is_hurt = True
         node = self._nodes[node_id]
         node.kill()
         if port := self._zookeeper_port:  # the broker's old session must end first, or some versions exit
@@ -307,12 +318,21 @@ class KafkaCluster:
 
     def heal(self) -> None:
         """Undo `kill`, `terminate` and `suspend`: all brokers run again and list each other."""
+        if not self._is_hurt:
+            return
         for node_id, node in self._nodes.items():
             if node.suspended:
                 self.resume(node_id)
             elif not node.answers:
                 self.restart(node_id)
         self._wait(self._all_listed, "all brokers list all brokers", START_TIMEOUT_S)
+        self._is_hurt = False
+
+    @classmethod
+    def heal_all(cls) -> None:
+        """Heal all open clusters."""
+        for cluster in cls._open:
+            cluster.heal()
 
     # --- metadata ----------------------------------------------------------------------------------------------------
     def metadata(self, node_id: int, topics: Sequence[str] = ()) -> Metadata:

@@ -48,9 +48,11 @@ FAST_FAILOVER: Final = {
     "controller.quorum.election.timeout.ms": "400",
     "controller.quorum.request.timeout.ms": "800",
     "replica.lag.time.max.ms": "3000",
-    "zookeeper.session.timeout.ms": "1500",
+    "zookeeper.session.timeout.ms": "4000",
 }
-"""Versions ignore the names that they do not know, so one table serves KRaft and ZooKeeper."""
+"""Versions ignore the names that they do not know, so one table serves KRaft and ZooKeeper.
+
+A broker whose ZooKeeper session ends while it starts gives up; on a busy machine a start pauses for seconds."""
 
 
 @dataclass(frozen=True, slots=True)

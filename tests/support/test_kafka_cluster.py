@@ -88,6 +88,13 @@ def test_a_failed_leader_is_replaced(hurt: tuple[KafkaCluster, str], fault: str)
     assert kafka.read_all(topic, expected=1) == {0: records([b"before"])}
 
 
+def test_all_clusters_are_healed_together(kafka_3: KafkaCluster) -> None:
+    kafka_3.suspend(1)
+    kafka_3.kill(2)
+    KafkaCluster.heal_all()
+    assert [kafka_3.metadata(each).brokers for each in kafka_3.node_ids] == [{1, 2, 3}] * 3
+
+
 def test_a_restarted_broker_keeps_its_port_and_its_records(hurt: tuple[KafkaCluster, str]) -> None:
     kafka, topic = hurt
     node_id = kafka.leader(topic)
