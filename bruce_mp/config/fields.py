@@ -162,7 +162,8 @@ def restart(because: str) -> ReloadRule:
 
 
 RESTART_TO_BIND: Final = restart("the sockets are bound at the start")
-RESTART_FOR_SLAB: Final = restart("the slab is created with it")
+RESTART_FOR_SLAB: Final = restart("the daemon opens the slab when it starts")
+RESTART_FOR_SIZES: Final = restart("a slab keeps its sizes until a shutdown that delivers everything")
 
 
 class Section(Struct, frozen=True, forbid_unknown_fields=True):

@@ -8,7 +8,7 @@ from typing import Annotated, Final, Literal
 from msgspec import field
 
 from bruce_mp.config import fields
-from bruce_mp.config.fields import DAY_MS, INT32_MAX, LIVE, RESTART_FOR_SLAB, RESTART_TO_BIND, Section, restart
+from bruce_mp.config.fields import DAY_MS, INT32_MAX, LIVE, RESTART_FOR_SIZES, RESTART_TO_BIND, Section, restart
 from bruce_mp.config.sizes import GIB, KIB, MIB
 
 SMALLEST_MESSAGE: Final = 29
@@ -199,7 +199,7 @@ class Input(Section, frozen=True):
     max_datagram_size: Annotated[
         int,
         fields.size("Largest datagram; a longer one counts as malformed.", SMALLEST_MESSAGE, 16 * MIB),
-        RESTART_FOR_SLAB,
+        RESTART_FOR_SIZES,
     ] = 64 * KIB
     allow_large_datagrams: Annotated[
         bool, fields.plain("Allow a `max_datagram_size` that clients reach only with a raised SO_SNDBUF."), LIVE

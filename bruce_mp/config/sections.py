@@ -21,7 +21,16 @@ from msgspec import Meta, field
 
 from bruce_mp.config import fields
 from bruce_mp.config.addresses import HostPort, UnixPath, parse_host_port, parse_listen
-from bruce_mp.config.fields import DAY_MS, INT32_MAX, LIVE, RESTART_FOR_SLAB, RESTART_TO_BIND, Section, restart
+from bruce_mp.config.fields import (
+    DAY_MS,
+    INT32_MAX,
+    LIVE,
+    RESTART_FOR_SIZES,
+    RESTART_FOR_SLAB,
+    RESTART_TO_BIND,
+    Section,
+    restart,
+)
 from bruce_mp.config.inputs import GroupSetting, UserSetting
 from bruce_mp.config.security import ENV_VARIABLE, Sasl, Tls
 from bruce_mp.config.sizes import GIB, KIB, MIB
@@ -105,7 +114,7 @@ class SlabSection(Section, frozen=True):
             8 * MIB,
             64 * GIB,
         ),
-        RESTART_FOR_SLAB,
+        RESTART_FOR_SIZES,
     ] = 128 * MIB
     sync: Annotated[
         Literal["off", "interval", "each flush"],

@@ -32,7 +32,11 @@ def config(path: Path, text: str) -> Config:
         ("", 'logging.level = "DEBUG"', ['logging.level from "NOTICE" to "DEBUG"']),
         ("delivery.max_in_flight = 3", "", ["delivery.max_in_flight from 3 to 5"]),
         ("", 'input.unix_datagram.mode = "0222"', ["the sockets are bound at the start"]),
-        ("", 'slab.size = "8m"', ['slab.size from "128m" to "8m" (restart to apply: the slab is created with it)']),
+        (
+            "",
+            'slab.size = "8m"',
+            ["a slab keeps its sizes until a shutdown that delivers everything"],
+        ),
         (
             "",
             'batching.topics."a b" = { action = "per_topic", config = "quick" }',

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from msgspec import Struct
 
-from bruce_mp.config.fields import LIVE, RESTART_FOR_SLAB, ReloadRule, plain, setting_type
+from bruce_mp.config.fields import LIVE, RESTART_FOR_SIZES, ReloadRule, plain, setting_type
 from bruce_mp.config.load import load_config
 from bruce_mp.config.model import Config
 from bruce_mp.config.paths import LONGEST_SOCKET_NAME, RUN_DIR_MAX, SOCKET_PATH_MAX
@@ -111,7 +111,7 @@ def decisions(model: type[Struct], prefix: str = "") -> Iterator[tuple[str, Relo
 def test_every_setting_declares_when_a_change_applies() -> None:
     found = dict(decisions(Config))
     assert None not in found.values()
-    assert found["slab.size"] == RESTART_FOR_SLAB
+    assert found["slab.size"] == RESTART_FOR_SIZES
     assert found["rate_limit.topics"] == found["batching.configs.time_ms"] == LIVE
 
 
