@@ -98,10 +98,12 @@ class ProduceSession:
         """True if requests may be sent over the connection."""
         self._cluster_change_count = 0
         """The value of `cluster_change_count` when the connection was opened."""
+        self._has_producer_id = True
+        """The value of `is_idempotent` when the connection was opened."""
         self._old_connection_count = 0
         """How many connections in succession, up to the last, made the broker look older than Kafka 0.10."""
         self._is_outdated = False
-        """True if the connection settings or the cluster have changed since the connection was opened."""
+        """True if the connection must be replaced: its settings, the cluster or the producer id have changed."""
         self._requests: dict[int, list[BuiltBatch]] = {}
         """The batches of each request without a response, by correlation id."""
         self._unwritten: list[BuiltBatch] = []
@@ -136,8 +138,7 @@ class ProduceSession:
 
     def send_requests(self) -> None:
         """Send all batches that may be sent now; if there is no connection, open one to send them later."""
-        has_changed_cluster = self._cluster_change_count != cluster_change_count(self._slab)
-        if self._socket is not None and (self._is_outdated or has_changed_cluster):
+        if self._socket is not None and (self._is_outdated or self._has_changed_identity):
             self._is_outdated = True
             self._close_outdated(self._socket)
         if self._is_outdated:  # `_close_outdated` must wait
@@ -154,6 +155,13 @@ class ProduceSession:
             if not batches:
                 return
             self._send(batches)
+
+    @property
+    def _has_changed_identity(self) -> bool:
+        """True if the cluster has changed since the connection was opened, or has given its first producer id."""
+        if self._cluster_change_count != cluster_change_count(self._slab):
+            return True
+        return not self._has_producer_id and is_idempotent(self._slab)
 
     def abandon_responses(self) -> None:
         """Close the connection after the deadline of a hand-back, so that unanswered batches go to the new leaders."""
@@ -179,6 +187,7 @@ class ProduceSession:
     def _connect(self) -> None:
         self._row.add(Counter.ConnectorStartConnect)
         self._cluster_change_count = cluster_change_count(self._slab)
+        self._has_producer_id = is_idempotent(self._slab)
         self._status.on_connecting()
         self._socket = BrokerSocket(
             self._loop,

@@ -22,7 +22,7 @@ from bruce_mp.ipc.start import Start
 from bruce_mp.protocol.kafka.api_versions import BEFORE_API_VERSIONS, BrokerCapabilities
 from bruce_mp.protocol.kafka.connection_events import Closed, ConnectionReady, Failed, FailureCause, ProduceAcked
 from bruce_mp.protocol.kafka.kafka_types import PartitionAck, ProduceResponse
-from bruce_mp.slab.producer_id import store_producer
+from bruce_mp.slab.producer_id import disable_idempotence, store_producer
 from bruce_mp.slab.rows import ProcessRow
 from bruce_mp.telemetry.counters import Counter
 from bruce_mp.telemetry.event_output import EventOutput
@@ -77,6 +77,9 @@ class FakeSocket:
     def __init__(self, capabilities: BrokerCapabilities) -> None:
         self.connection = SimpleNamespace(capabilities=capabilities)
         self.is_blocked = self.is_closed = False
+
+    def open(self) -> None:
+        """Connect to nothing."""
 
     def close(self) -> None:
         self.is_closed = True
@@ -205,6 +208,28 @@ def test_an_outdated_connection_is_closed_when_its_bytes_are_sent(slab: Slab) ->
     socket.is_blocked = False
     session.send_requests()
     assert socket.is_closed
+
+
+def test_a_producer_id_that_comes_late_replaces_the_connection(slab: Slab, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the batches had no sequence numbers until the connection ends."""
+    disable_idempotence(slab)
+    core = synced_dispatcher(slab)
+    session = new_session(slab, core, RecordingLoop())
+    session._socket = None
+    sockets: list[FakeSocket] = []
+
+    def create_socket(*_: object, **__: object) -> FakeSocket:
+        sockets.append(FakeSocket(NEW))
+        return sockets[-1]
+
+    monkeypatch.setattr(produce_session, "BrokerSocket", create_socket)
+    assign(slab, core, [[RECORD]])
+    for number in (None, 7, 7):
+        if number:
+            store_producer(slab, number)
+        session.send_requests()
+        session.send_requests()
+    assert [socket.is_closed for socket in sockets] == [True, False]
 
 
 def test_new_settings_without_a_connection_are_those_of_the_next(slab: Slab, monkeypatch: pytest.MonkeyPatch) -> None:
