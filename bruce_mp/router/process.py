@@ -100,6 +100,8 @@ class _RouterProcess(ProcessShell):
         )
         self._accepted_cluster = ""
         """The id of the cluster to which the daemon must change, as an operator has accepted; empty if no change."""
+        self._cluster_of_fetch = ""
+        """The value of `_accepted_cluster` when the current fetch started."""
         self._topic_creator = TopicCreator(create_socket, start.config.delivery, self._on_creation_answered)
         self._create_socket = create_socket
         self._brokers: list[Address] = []
@@ -210,6 +212,7 @@ class _RouterProcess(ProcessShell):
         self._fetch_started_ms = steady_ms()
         self._core.on_fetch_started(self._fetch_started_ms)
         self._current_is_refresh, self._next_is_refresh = self._next_is_refresh, False
+        self._cluster_of_fetch = self._accepted_cluster
         bootstrap = [Address(server.host, server.port) for server in self._config.kafka.servers]
         changes_cluster = bool(self._accepted_cluster)  # a producer id is valid in one cluster only
         has_producer_id = producer_id.is_idempotent(self._slab) and not changes_cluster
@@ -229,6 +232,10 @@ class _RouterProcess(ProcessShell):
         now_ms = steady_ms()
         if result is None:
             self._on_no_broker_responded(now_ms)
+        elif self._accepted_cluster != self._cluster_of_fetch:
+            # This fetch began for another cluster, perhaps without a request for the producer id that a change needs.
+            self._next_is_refresh = self._next_is_refresh or self._current_is_refresh  # the next fetch repeats this one
+            self._core.request_fetch_now(now_ms)
         elif not self._accepted_cluster or self._change_cluster(result, now_ms):
             self._apply_metadata(result, now_ms)
 
@@ -278,7 +285,8 @@ class _RouterProcess(ProcessShell):
         """
         if not self._core.holds_everything:
             self._core.hand_back_all(now_ms)
-            self._core.on_fetch_failed(now_ms, _HAND_BACK_POLL_MS)  # causes another fetch, which repeats this check
+            # The next fetch repeats this check.  It does not wait for the host's own moment, as after an error.
+            self._core.request_fetch_now(now_ms + _HAND_BACK_POLL_MS)
             return False
         producer_id.change_cluster(self._slab, self._accepted_cluster, result.producer_id)
         self._core.clear_topic_ids()
