@@ -39,6 +39,8 @@ MINUTES_PER_MONTH: Final = 31 * 24 * 60
 MAX_ALPHA: Final = 1_000
 """Largest `alpha` of a topic; with it the topic may hold nearly all of the slab."""
 
+_LARGEST_RETRY_LIMIT: Final = 254
+"""A batch counts its retries in one byte, up to 255."""
 RESTART_FOR_SEQUENCES: Final = restart(
     "it decides if batches have sequence numbers, and the slab may hold numbered batches"
 )
@@ -185,7 +187,7 @@ class Delivery(Section, frozen=True):
     max_failed_attempts: Annotated[
         int | None,
         fields.plain(
-            "Most retries of a message after error answers. Absent or 0: the limits in `docs/error-table.md`.",
+            "Most retries of a message after error answers. Absent, 0 or above 254: those in `docs/error-table.md`.",
             0,
             INT32_MAX,
         ),
@@ -245,7 +247,8 @@ class Delivery(Section, frozen=True):
     @property
     def retry_limit(self) -> int | None:
         """Return `max_failed_attempts`, or None if only the error table sets limits."""
-        return self.max_failed_attempts or None
+        limit = self.max_failed_attempts
+        return limit if limit and limit <= _LARGEST_RETRY_LIMIT else None
 
 
 class BatchLimits(Section, frozen=True):

@@ -73,10 +73,10 @@ def test_values_are_accepted_in_all_spellings(tmp_path: Path, key: str, written:
     assert value_at(load_config(path), key.rpartition("\n")[2]) == value
 
 
-@pytest.mark.parametrize("limit", ["", "max_failed_attempts = 0\n"])
-def test_absent_and_zero_both_mean_no_limit(load: Load, limit: str) -> None:
-    assert load(f"[delivery]\n{limit}").delivery.retry_limit is None
-    assert load("[delivery]\nmax_failed_attempts = 3\n").delivery.retry_limit == 3
+@pytest.mark.parametrize(("limit", "found"), [(0, None), (3, 3), (254, 254), (255, None)])
+def test_zero_and_more_than_a_batch_counts_mean_no_limit(load: Load, limit: int, found: int | None) -> None:
+    assert load(f"[delivery]\nmax_failed_attempts = {limit}\n").delivery.retry_limit == found
+    assert load("[delivery]\n").delivery.retry_limit is None
 
 
 def test_http_listen_accepts_a_unix_socket(load: Load) -> None:
