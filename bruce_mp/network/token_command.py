@@ -60,14 +60,15 @@ def run_token_command(command: Sequence[str]) -> tuple[str, str]:
     with process.stdout as pipe:
         output, has_ended = _read_output(pipe.fileno(), deadline)
     if len(output) > _MAX_OUTPUT_BYTES:
+        outcome = _kill(process)
         limit_kib = _MAX_OUTPUT_BYTES >> 10
-        return _kill(process, f"wrote more than {limit_kib} KiB, and was killed. Name a program that prints a token.")
+        return "", f"wrote more than {limit_kib} KiB, and {outcome}. Name a program that prints a token."
     if has_ended:
         with suppress(subprocess.TimeoutExpired):
             code = process.wait(_remaining_s(deadline))
             error_text = f"ended with code {code}. Run it as the daemon's user to see why." if code else ""
             return output.decode("utf-8", "replace").strip(), error_text
-    return _kill(process, f"did not end within {_TIMEOUT_S:g} s, and was killed.")
+    return "", f"did not end within {_TIMEOUT_S:g} s, and {_kill(process)}."
 
 
 def _remaining_s(deadline: float) -> float:
@@ -86,12 +87,15 @@ def _read_output(pipe: int, deadline: float) -> tuple[bytes, bool]:
     return output, False
 
 
-def _kill(process: subprocess.Popen[bytes], error: str) -> tuple[str, str]:
-    """Kill the program with its children, and return the result of `run_token_command`: no output, and the error."""
-    os.killpg(process.pid, signal.SIGKILL)  # the group still exists, because its leader has not been reaped
+def _kill(process: subprocess.Popen[bytes]) -> str:
+    """Kill the program with its children, and return the end of a sentence that says so."""
+    try:
+        os.killpg(process.pid, signal.SIGKILL)  # the group still exists, because its leader has not been reaped
+    except PermissionError:
+        return "runs on, because it has changed its user"
     with suppress(subprocess.TimeoutExpired):  # even a killed program does not end while it hangs in a system call
         process.wait(_REAP_S)
-    return "", error
+    return "was killed"
 
 
 # --- the output -------------------------------------------------------------------------------------------------------

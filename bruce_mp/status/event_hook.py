@@ -26,7 +26,7 @@ __all__ = ["DaemonEvent", "EventHook"]
 
 log = logging.getLogger(__name__)
 _STOP_S: Final = 2.0
-"""Longest wait of `stop` for the thread, after `stop` has killed the program."""
+"""Longest wait for the end of a killed program, and of `stop` for the thread."""
 _MAX_TEXT_BYTES: Final = 8192
 """Limit of an event's text, which the program gets in an environment variable.
 
@@ -126,9 +126,10 @@ class EventHook:
         try:
             code = process.wait(timeout_s)
         except subprocess.TimeoutExpired:
-            _kill_group(process)
-            process.wait()
-            _warn(command, f"did not end within {timeout_s} s, and was killed")
+            outcome = _kill_group(process)
+            with suppress(subprocess.TimeoutExpired):  # even a killed program may hang in a system call
+                process.wait(_STOP_S)
+            _warn(command, f"did not end within {timeout_s} s, and {outcome}")
         else:
             if code and not self._is_stopped:
                 _warn(command, f"ended with code {code}")
@@ -147,11 +148,16 @@ class EventHook:
             return self._process
 
 
-def _kill_group(process: subprocess.Popen[bytes]) -> None:
-    """Kill the program and its children, unless the program has ended."""
-    if process.poll() is None:
-        with suppress(ProcessLookupError):  # the program ended after `poll`
+def _kill_group(process: subprocess.Popen[bytes]) -> str:
+    """Kill the program and its children, unless it has ended; return the end of a sentence that says so."""
+    try:
+        if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass  # the program ended after `poll`
+    except PermissionError:
+        return "runs on, because it has changed its user"
+    return "was killed"
 
 
 def _warn(command: Sequence[str], failure: str) -> None:

@@ -235,16 +235,25 @@ def test_the_children_of_a_token_command_over_its_time_limit_are_killed(
 @pytest.mark.process
 @pytest.mark.filterwarnings("ignore:subprocess .* is still running:ResourceWarning")
 @pytest.mark.parametrize("script", ["exec sleep 100", "exec sleep 100 >&-"])
+@pytest.mark.parametrize(
+    ("has_changed_user", "outcome"), [(False, "was killed."), (True, "runs on, because it has changed its user.")]
+)
 def test_a_token_command_that_outlives_its_kill_does_not_block_the_logins(
-    monkeypatch: pytest.MonkeyPatch, script: str
+    monkeypatch: pytest.MonkeyPatch, script: str, has_changed_user: bool, outcome: str
 ) -> None:
-    killed: list[int] = []
+    tried: list[int] = []
+
+    def kill(group: int, _: int) -> None:
+        tried.append(group)  # and the program runs on, as in an uninterruptible call
+        if has_changed_user:  # as sudo does
+            raise PermissionError
+
     monkeypatch.setattr(token_command, "_TIMEOUT_S", 0.2)
-    monkeypatch.setattr(os, "killpg", lambda group, _: killed.append(group))  # as in an uninterruptible call
+    monkeypatch.setattr(os, "killpg", kill)
     loop = Loop()
     logins = SaslSessions(Sasl(mechanism="OAUTHBEARER", token_command=("/bin/sh", "-c", script)), loop)
-    assert "did not end within 0.2 s, and was killed" in get(logins, loop)[1]
-    program = psutil.Process(killed[0])
+    assert f"did not end within 0.2 s, and {outcome}" in get(logins, loop)[1]
+    program = psutil.Process(tried[0])
     assert program.is_running()
     program.terminate()
     program.wait(TIMEOUT_S)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import threading
 import time
 from contextlib import suppress
@@ -102,6 +103,24 @@ def test_program_that_hangs_is_killed_with_its_children(
     wait_until(lambda: "did not end within 1 s, and was killed" in caplog.text, "the end")
     child = int(hook.pid_file.read_text())
     wait_until(lambda: not psutil.pid_exists(child) or psutil.Process(child).status() == "zombie", "its child's end")
+    hook.hook.apply_config(Events(command=("/bin/sh", "-c", f"echo next > {hook.file}")))
+    hook.hook.post(DaemonEvent("health", "healthy", ""))
+    wait_until(lambda: hook.lines() == ["next"], "the next program")
+
+
+@pytest.mark.filterwarnings("ignore:subprocess .* is still running:ResourceWarning")
+def test_program_that_changes_its_user_and_hangs_does_not_stop_the_events(
+    make: Callable[..., Hook], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: int) -> None:
+        raise PermissionError
+
+    hook = make("echo $$ > PID_FILE; exec sleep 60", timeout_s=1)
+    with monkeypatch.context() as changed:
+        changed.setattr(os, "killpg", refuse)
+        hook.hook.post(DaemonEvent("health", "problem", ""))
+        wait_until(lambda: "did not end within 1 s, and runs on, because it has changed" in caplog.text, "the warning")
+    os.kill(int(hook.pid_file.read_text()), signal.SIGKILL)
     hook.hook.apply_config(Events(command=("/bin/sh", "-c", f"echo next > {hook.file}")))
     hook.hook.post(DaemonEvent("health", "healthy", ""))
     wait_until(lambda: hook.lines() == ["next"], "the next program")
