@@ -21,7 +21,7 @@ import pytest
 from bruce_mp.config.load import load_config
 from bruce_mp.config.sections import Delivery
 from bruce_mp.supervisor.sockets.datagram_limits import MIN_QUEUE_LENGTH
-from support.processes import run_program
+from support.processes import run_program, time_limit
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -261,7 +261,9 @@ def run_services(
         add_command(place / "bin", name, script)
     services = shutil.copy(DEPLOY / "services", place / "bin")
     env = {"PATH": f"{place}/bin:/usr/bin:/bin", "SYSTEMD_DIR": str(place if with_systemd else place / "absent")}
-    return subprocess.run([services, word], env=env, capture_output=True, text=True, timeout=10, check=False)
+    return subprocess.run(
+        [services, word], env=env, capture_output=True, text=True, timeout=time_limit(10), check=False
+    )
 
 
 def add_command(directory: Path, name: str, script: str) -> None:
@@ -349,7 +351,7 @@ def test_a_purge_deletes_no_messages_while_a_process_of_the_user_runs(tmp_path: 
     slab.touch()
     env = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
     done = subprocess.run(
-        [tmp_path / "postrm", "purge"], env=env, capture_output=True, text=True, timeout=10, check=False
+        [tmp_path / "postrm", "purge"], env=env, capture_output=True, text=True, timeout=time_limit(10), check=False
     )
     assert (done.returncode, slab.exists()) == (status, bool(status)), done.stderr
     assert ("runs: stop it first, such as with supervisorctl stop bruce" in done.stderr) == bool(status)

@@ -31,7 +31,7 @@ from bruce_mp.supervisor.run_dir import HTTP_ADDRESS, TCP_ADDRESS
 from support import processes
 from support.doc_pages import ROOT, commands_in
 from support.ports import ReservedPort
-from support.processes import wait_until
+from support.processes import time_limit, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -205,7 +205,7 @@ class Reader:
     def _run(self, command: list[str]) -> str:
         done = subprocess.run(
             command, cwd=self.home, env=self._environment(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT, timeout=WAIT_S, text=True, check=False,
+            stderr=subprocess.STDOUT, timeout=time_limit(WAIT_S), text=True, check=False,
         )  # fmt: skip
         assert done.returncode == 0, f"{command[-1]}\nended with {done.returncode}:\n{done.stdout}"
         return done.stdout
