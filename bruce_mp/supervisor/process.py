@@ -159,8 +159,7 @@ def _acquire_resources(config: Config, passed: InheritedSockets | None) -> Resou
         http, input_sockets = _open_sockets(config, inherited)
     except StartError:
         if not count_held_by_topic(slab):
-            spills.remove()
-            slab.path.unlink()
+            _remove_empty_slab(slab, config)
         raise
     return Resources(
         config,
@@ -455,11 +454,18 @@ def _clean_up(resources: Resources, failure: str | None, successor: Successor | 
         if journal:
             JournalSetup.close(resources.slab, journal, for_1_0_0=successor is not None and successor.layout == 1)
     elif not failure:
-        SpillDirectory.for_slab(resources.slab, resources.config.spill_path).remove()
-        JournalSetup.remove(Path(resources.config.journal_path), resources.slab.path)
-        if resources.slab.is_at_path:
-            resources.slab.path.unlink()
+        _remove_empty_slab(resources.slab, resources.config)
     log.log(NOTICE, "bruce has ended: %s.", balance)
+
+
+def _remove_empty_slab(slab: Slab, config: Config) -> None:
+    """Remove a slab without held messages, its spill files and its journal."""
+    SpillDirectory.for_slab(slab, config.spill_path).remove()
+    # The journal goes before the slab: the next start restores the messages of a journal whose slab is missing, also
+    # those that were delivered after the last recording.
+    JournalSetup.remove(Path(config.journal_path), slab.path)
+    if slab.is_at_path:
+        slab.path.unlink()
 
 
 def _abandon_sockets(resources: Resources) -> None:

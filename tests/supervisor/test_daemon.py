@@ -14,15 +14,19 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
+from bruce_mp.config.load import load_config
 from bruce_mp.ipc.control_messages import Broker, Dispatchers, Drain, PeerDied, RefreshMetadata, Stop
+from bruce_mp.journal.recorder import JournalRecorder
 from bruce_mp.slab import layout as lay
-from bruce_mp.slab.file import Slab
+from bruce_mp.slab.file import Geometry, Slab, create_slab
+from bruce_mp.slab.layout import RunState
 from bruce_mp.slab.rows import ProcessRow
 from bruce_mp.telemetry.books import counter_total
 from bruce_mp.telemetry.counters import Counter
 from support.fake_daemon import FakeDaemon
 from support.filled_slab import FilledSlab
 from support.processes import long_lived_trees, time_limit, wait_until
+from support.slabs import Input, datagram, set_state
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -340,6 +344,28 @@ def test_a_start_that_fails_leaves_no_empty_slab(tmp_path: Path) -> None:
         assert daemon.wait() == 1
         assert "input.unix_datagram.path" in daemon.text()
         assert not daemon.slab_path.exists()
+
+
+def test_a_start_that_fails_leaves_no_journal_of_delivered_messages(tmp_path: Path) -> None:
+    """The daemon before was killed after the delivery, and before the journal knew of it."""
+    with FakeDaemon(tmp_path, f'slab.sync = "interval"\nslab.journal_dir = "{tmp_path}"') as daemon:
+        config = load_config(daemon.config)
+        create_slab(daemon.slab_path, Geometry.for_size(config.slab.size, config.input.max_datagram_size), now_ms=1)
+        slab = Slab(daemon.slab_path)
+        source = Input(slab, topics=[(b"clicks", 1)])
+        source.receive([datagram(b"clicks")] * 3)
+        segments = source.close_all()
+        JournalRecorder(slab, Path(config.journal_path)).record()
+        set_state(slab, segments, RunState.DELIVERED)
+        daemon.socket_path.mkdir()
+        daemon.start()
+        assert daemon.wait() == 1
+        assert not daemon.slab_path.exists()
+        assert not Path(config.journal_path).exists()
+        daemon.socket_path.rmdir()
+        daemon.start_ready()
+        assert "Restored" not in daemon.text()
+        assert daemon.end() == 0
 
 
 def test_sighup_and_sigusr1_do_not_end_the_daemon(running: FakeDaemon) -> None:
