@@ -118,13 +118,15 @@ class JournalSetup:
             else "removed, because the disk has no room for another",
         )
 
-    def ignore_content_of(self, slab: Slab) -> None:
-        """Ignore the journal's content if it belongs to this slab, which is sound and empty.
+    def remove_content_of(self, slab: Slab) -> None:
+        """Remove the journal if it belongs to this slab, which is sound and empty.
 
-        A new slab replaces this one next, and `apply` must not restore delivered messages into the new slab.
+        A new slab replaces this one next. Neither `apply` nor, after a kill, the next start may restore delivered
+        messages into a new slab.
         """
         if self._content is not None and self._content.slab_id == slab.read_signed(lay.SUPER_CREATED_MS):
             self._content = None
+            self.remove(self._directory, slab.path)
 
     def apply(self, slab: Slab, *, is_empty: bool, partitioners: PartitionerOfTopic | None) -> None:
         """Restore or move aside the journal of another slab, then begin or continue the journal of this slab.

@@ -160,7 +160,7 @@ def _recover_or_clear(path: Path, wanted: Geometry, journal: JournalSetup, spill
     if held_count:
         log.log(NOTICE, "Adopted the slab %s with %s to deliver.", path, plural(held_count, "message"))
     if slab.geometry != wanted and not held_count:
-        journal.ignore_content_of(slab)
+        journal.remove_content_of(slab)  # before the slab goes, so that a kill leaves no journal without its slab
         SpillDirectory.for_slab(slab, spill_path).remove()  # its files hold no messages
         path.unlink()
         return None

@@ -169,6 +169,21 @@ def test_the_journal_of_an_empty_slab_is_ignored(start: Start) -> None:
     assert held(start(size=2 * SIZE)) == 0
 
 
+def test_a_start_that_is_killed_before_the_slab_of_a_new_size_restores_no_delivered_messages(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slab = start()
+    hold(slab, 3)
+    record(start, slab)
+    slab.view[slab.geometry.chunks_at :] = bytes(slab.geometry.file_size - slab.geometry.chunks_at)
+    monkeypatch.setattr("bruce_mp.supervisor.slab.slab_setup.create_slab", lambda *_: pytest.fail("killed"))
+    with pytest.raises(pytest.fail.Exception):
+        start(size=2 * SIZE)
+    monkeypatch.undo()
+    assert not start.path.exists()
+    assert held(start(size=2 * SIZE)) == 0
+
+
 def test_the_journal_of_another_slab_outlives_an_empty_slab_of_another_size(start: Start, tmp_path: Path) -> None:
     slab = start()
     hold(slab, 3)
