@@ -281,14 +281,16 @@ def _reassign_chunks(slab: Slab, chunks: Iterable[int], rows: Sequence[int]) -> 
     the maximum of all stream inputs.
     """
     successor, tickets = rows[0], last_tickets(slab)
+    if successor in lay.STREAM_ROWS:
+        # Before the chunks: after a kill in between, the next start would find messages from `counted` on in the
+        # successor's chunks, and count them again. A larger `counted` alone does no harm, because all are counted.
+        ProcessRow(slab, successor).commit_counted(
+            max(ProcessRow(slab, index).counted for index in lay.STREAM_ROWS), {}
+        )
     for owner_offset in (slab.chunk_at(chunk) + lay.CHUNK_OWNER for chunk in chunks):
         if slab.view[owner_offset] not in rows:
             HandoverTickets(slab, successor).catch_up(tickets.get(slab.view[owner_offset], 0))
             slab.view[owner_offset] = successor
-    if successor in lay.STREAM_ROWS:
-        ProcessRow(slab, successor).commit_counted(
-            max(ProcessRow(slab, index).counted for index in lay.STREAM_ROWS), {}
-        )
 
 
 def _validate_and_count(slab: Slab) -> int:

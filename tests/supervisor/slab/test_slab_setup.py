@@ -6,7 +6,7 @@ import logging
 import os
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -15,8 +15,10 @@ from bruce_mp.kernels import ChunkPool
 from bruce_mp.pipeline.stage_counts import count_books
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.attempt_registry import AttemptState, RememberedAttempt
+from bruce_mp.slab.chunks import used_chunk_headers
 from bruce_mp.slab.file import Geometry, Slab, create_slab
 from bruce_mp.slab.file import lock_exclusive as take_lock
+from bruce_mp.slab.handover_tickets import HandoverTickets
 from bruce_mp.slab.layout import RunState
 from bruce_mp.slab.rows import ProcessRow
 from bruce_mp.slab.runs import runs_of
@@ -319,6 +321,33 @@ def test_messages_of_a_former_worker_are_counted_once() -> None:
             StreamInput(slab)
         books = count_books(slab)
         assert (books.received, books.balanced) == (6, True)
+
+
+@pytest.mark.parametrize("moved_chunks", [0, 1, 2])
+def test_messages_of_a_former_worker_are_counted_once_after_a_kill(
+    monkeypatch: pytest.MonkeyPatch, moved_chunks: int
+) -> None:
+    """The kill comes when so many chunks of the former worker have the remaining one as their owner."""
+    with new_slab(Geometry(chunks=64, topics=16, partitions=16, landing_slots=8, landing_slot_size=4096)) as slab:
+        for row, messages in ((WORKER_ROW, 1), (WORKER_ROW + 1, 5)):
+            worker = StreamInput(slab, row=row, topics=[(b"t1", 1), (b"t2", 1)])
+            worker.feed((worker.connect(), (datagram(b"t1") + datagram(b"t2")) * messages))
+        spills = SpillDirectory.for_slab(slab, f"{slab.path}.spill")
+
+        def kill_if_due(*arguments: Any) -> HandoverTickets:
+            owners = [slab.owner_of(chunk) for chunk, *_ in used_chunk_headers(slab)]
+            if owners.count(WORKER_ROW + 1) == 2 - moved_chunks:
+                pytest.fail("killed")
+            return HandoverTickets(*arguments)
+
+        monkeypatch.setattr("bruce_mp.supervisor.slab.slab_setup.HandoverTickets", kill_if_due)
+        monkeypatch.setattr("bruce_mp.supervisor.slab.slab_setup.rebuild_table", kill_if_due)
+        with pytest.raises(pytest.fail.Exception):
+            recover_inputs(slab, (WORKER_ROW,), spills)
+        monkeypatch.undo()
+        recover_inputs(slab, (WORKER_ROW,), spills)
+        books = count_books(slab)
+        assert (books.received, books.balanced) == (12, True)
 
 
 def touched_bytes(path: Path) -> int:
