@@ -16,7 +16,7 @@ import pytest
 
 from bruce_mp.config.load import load_config
 from bruce_mp.ipc.control_messages import Broker, Dispatchers, Drain, PeerDied, RefreshMetadata, Stop
-from bruce_mp.journal.recorder import JournalRecorder
+from bruce_mp.journal.recorder import JOURNAL, JournalRecorder
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.file import Geometry, Slab, create_slab
 from bruce_mp.slab.layout import RunState
@@ -346,26 +346,56 @@ def test_a_start_that_fails_leaves_no_empty_slab(tmp_path: Path) -> None:
         assert not daemon.slab_path.exists()
 
 
+def journal_delivered(daemon: FakeDaemon) -> Path:
+    """Leave the slab of a daemon that was killed after all deliveries, and before its journal knew of them.
+
+    Return the journal.
+    """
+    config = load_config(daemon.config)
+    create_slab(daemon.slab_path, Geometry.for_size(config.slab.size, config.input.max_datagram_size), now_ms=1)
+    slab = Slab(daemon.slab_path)
+    source = Input(slab, topics=[(b"clicks", 1)])
+    source.receive([datagram(b"clicks")] * 3)
+    segments = source.close_all()
+    JournalRecorder(slab, Path(config.journal_path)).record()
+    set_state(slab, segments, RunState.DELIVERED)
+    return Path(config.journal_path) / JOURNAL
+
+
 def test_a_start_that_fails_leaves_no_journal_of_delivered_messages(tmp_path: Path) -> None:
-    """The daemon before was killed after the delivery, and before the journal knew of it."""
     with FakeDaemon(tmp_path, f'slab.sync = "interval"\nslab.journal_dir = "{tmp_path}"') as daemon:
-        config = load_config(daemon.config)
-        create_slab(daemon.slab_path, Geometry.for_size(config.slab.size, config.input.max_datagram_size), now_ms=1)
-        slab = Slab(daemon.slab_path)
-        source = Input(slab, topics=[(b"clicks", 1)])
-        source.receive([datagram(b"clicks")] * 3)
-        segments = source.close_all()
-        JournalRecorder(slab, Path(config.journal_path)).record()
-        set_state(slab, segments, RunState.DELIVERED)
+        journal = journal_delivered(daemon)
         daemon.socket_path.mkdir()
         daemon.start()
         assert daemon.wait() == 1
         assert not daemon.slab_path.exists()
-        assert not Path(config.journal_path).exists()
+        assert not journal.parent.exists()
         daemon.socket_path.rmdir()
         daemon.start_ready()
         assert "Restored" not in daemon.text()
         assert daemon.end() == 0
+
+
+def test_an_end_that_cannot_remove_the_journal_keeps_the_empty_slab(tmp_path: Path) -> None:
+    """Otherwise, the next start would deliver the messages of the journal again."""
+    with FakeDaemon(tmp_path, f'slab.sync = "interval"\nslab.journal_dir = "{tmp_path}"') as daemon:
+        journal = journal_delivered(daemon)
+        content = journal.read_bytes()
+        daemon.start_ready()
+        journal.unlink()
+        journal.mkdir()  # stands for a journal that cannot be removed
+        assert daemon.end() == 0
+        assert (
+            f"The journal {journal} cannot be removed: Is a directory. Remove it before the next start" in daemon.text()
+        )
+        assert daemon.slab_path.exists()
+        journal.rmdir()
+        journal.write_bytes(content)
+        daemon.start_ready()
+        assert "Restored" not in daemon.text()
+        assert daemon.end() == 0
+        assert not daemon.slab_path.exists()
+        assert not journal.parent.exists()
 
 
 def test_sighup_and_sigusr1_do_not_end_the_daemon(running: FakeDaemon) -> None:

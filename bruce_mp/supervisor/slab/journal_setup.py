@@ -118,15 +118,17 @@ class JournalSetup:
             else "removed, because the disk has no room for another",
         )
 
-    def remove_content_of(self, slab: Slab) -> None:
+    def remove_content_of(self, slab: Slab) -> bool:
         """Remove the journal if it belongs to this slab, which is sound and empty.
 
         A new slab replaces this one next. Neither `apply` nor, after a kill, the next start may restore delivered
-        messages into a new slab.
+        messages into a new slab. Return False if the journal cannot be removed, so that the slab must stay.
         """
         if self._content is not None and self._content.slab_id == slab.read_signed(lay.SUPER_CREATED_MS):
+            if not self.remove(self._directory, slab.path):
+                return False
             self._content = None
-            self.remove(self._directory, slab.path)
+        return True
 
     def apply(self, slab: Slab, *, is_empty: bool, partitioners: PartitionerOfTopic | None) -> None:
         """Restore or move aside the journal of another slab, then begin or continue the journal of this slab.
@@ -230,16 +232,40 @@ class JournalSetup:
             log.error("The journal in %s cannot be written at the end: %s.", directory, error)
 
     @staticmethod
-    def remove(directory: Path, slab: Path) -> None:
-        """Remove the journal in a directory, unless the directory belongs to another slab than the one at `slab`."""
-        with suppress(OSError, ValueError):  # ValueError: a damaged path with a null byte
+    def remove(directory: Path, slab: Path) -> bool:
+        """Remove the journal in a directory, unless the directory belongs to another slab than the one at `slab`.
+
+        Return False, and log an error, if there is a journal that cannot be removed. Its empty slab must then stay,
+        because the next start would restore the messages into a new slab.
+        """
+        journal = directory / JOURNAL
+        try:
             if is_foreign(directory, slab):
-                return
-            for name in (JOURNAL, f"{JOURNAL}.new"):
-                (directory / name).unlink(missing_ok=True)
-            sync_directory(directory)
-            remove_private_directory(directory)
-            sync_directory(directory.parent)
+                return True
+            journal.lstat()  # because on a read-only file system, the removal of a missing file is an error, too
+            journal.unlink()
+        except (FileNotFoundError, NotADirectoryError, ValueError):  # ValueError: a damaged path with a null byte
+            pass  # there is no journal
+        except OSError as error:
+            log.error(
+                "The journal %s cannot be removed: %s. Remove it before the next start, or the daemon may deliver its "
+                "messages again.",
+                journal,
+                error.strerror,
+                extra={"about": str(journal)},
+            )
+            return False
+        _remove_rest(directory)
+        return True
+
+
+def _remove_rest(directory: Path) -> None:
+    """Remove the directory of a removed journal as far as possible, and make the removals durable."""
+    with suppress(OSError, ValueError):
+        (directory / f"{JOURNAL}.new").unlink(missing_ok=True)
+        sync_directory(directory)
+        remove_private_directory(directory)
+        sync_directory(directory.parent)
 
 
 def _is_same_directory(one: Path, other: Path) -> bool:

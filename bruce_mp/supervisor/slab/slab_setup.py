@@ -159,8 +159,8 @@ def _recover_or_clear(path: Path, wanted: Geometry, journal: JournalSetup, spill
     slab.store_signed(lay.SUPER_METADATA_UPDATED_MS, 0)  # 0: this daemon has fetched no metadata yet
     if held_count:
         log.log(NOTICE, "Adopted the slab %s with %s to deliver.", path, plural(held_count, "message"))
-    if slab.geometry != wanted and not held_count:
-        journal.remove_content_of(slab)  # before the slab goes, so that a kill leaves no journal without its slab
+    # The journal goes first, so that a kill leaves no journal without its slab.
+    if slab.geometry != wanted and not held_count and journal.remove_content_of(slab):
         SpillDirectory.for_slab(slab, spill_path).remove()  # its files hold no messages
         path.unlink()
         return None

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Final, cast
 
@@ -20,8 +22,6 @@ from support.journals import as_of_an_earlier_boot
 from support.slabs import Input, datagram
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from bruce_mp.journal.journal_file import _EntryKind
     from bruce_mp.slab.file import Slab
 
@@ -182,6 +182,47 @@ def test_a_start_that_is_killed_before_the_slab_of_a_new_size_restores_no_delive
     monkeypatch.undo()
     assert not start.path.exists()
     assert held(start(size=2 * SIZE)) == 0
+
+
+@pytest.fixture
+def read_only_journal(start: Start, monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """Make the removal of the journal fail, until the `undo` of the returned object."""
+    unlink = Path.unlink
+
+    def refuse(path: Path, *, missing_ok: bool = False) -> None:
+        if path == start.journal / JOURNAL:
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
+        unlink(path, missing_ok=missing_ok)
+
+    monkeypatch.setattr(Path, "unlink", refuse)
+    return monkeypatch
+
+
+def test_an_empty_slab_keeps_its_size_while_its_journal_cannot_be_removed(
+    start: Start, read_only_journal: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    slab = start()
+    hold(slab, 3)
+    record(start, slab)
+    slab.view[slab.geometry.chunks_at :] = bytes(slab.geometry.file_size - slab.geometry.chunks_at)
+    kept = start(size=2 * SIZE)
+    assert (held(kept), kept.geometry) == (0, slab.geometry)
+    assert f"The journal {start.journal / JOURNAL} cannot be removed: Read-only file system. Remove it" in caplog.text
+    read_only_journal.undo()
+    replaced = start(size=2 * SIZE)
+    assert held(replaced) == 0
+    assert replaced.geometry != slab.geometry
+
+
+@pytest.mark.usefixtures("read_only_journal")
+@pytest.mark.parametrize("has_directory", [False, True])
+def test_a_missing_journal_counts_as_removed(
+    start: Start, caplog: pytest.LogCaptureFixture, *, has_directory: bool
+) -> None:
+    if has_directory:
+        start.journal.mkdir(0o700)
+    assert JournalSetup.remove(start.journal, start.path)
+    assert caplog.text == ""
 
 
 def test_the_journal_of_another_slab_outlives_an_empty_slab_of_another_size(start: Start, tmp_path: Path) -> None:
