@@ -84,7 +84,10 @@ class JournalRecorder:
         except OSError:
             self._close_journal()
             raise
-        store_journaled_tickets(self._slab, {row: progress.ticket for row, progress in self._progress.items()})
+        # The recording has left out the runs of attempts in progress, so the tickets of these rows wait for a later
+        # recording. A hand-over takes moments, so a recording without one follows soon, also if attempts never pause.
+        tickets = {row: progress.ticket for row, progress in self._progress.items() if not progress.attempt}
+        store_journaled_tickets(self._slab, tickets)
         self._slab.store_signed(lay.SUPER_JOURNALED_MS, steady_ms())
 
     def rewrite(self, *, is_clean: bool = False, for_1_0_0: bool = False) -> None:

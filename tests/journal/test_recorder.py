@@ -231,6 +231,23 @@ def test_the_runs_of_an_attempt_are_recorded_together(slab: Slab, keeper: Journa
     assert content_of(tmp_path / "journal").message_count == 1
 
 
+def test_the_ticket_of_an_attempt_waits_for_a_recording_with_its_runs(
+    slab: Slab, keeper: JournalRecorder, tmp_path: Path
+) -> None:
+    """The first recording comes after the last hand-over, and before the end of the attempt's completion."""
+    source, progress = Input(slab, topics=TOPICS), JournalProgress(slab, INPUT_ROW)
+    source.receive([datagram(b"t1", b"value")])
+    [segment] = source.close_all()
+    assign_chunk(slab, segment.chunk, 7)
+    completing_at = (slab.row_at(INPUT_ROW) + lay.ROW_COMPLETING) >> 2
+    found = []
+    for attempt in (7, 0):
+        slab.words[completing_at] = attempt
+        keeper.record()
+        found.append((progress.has(progress.last_handed_over), content_of(tmp_path / "journal").message_count))
+    assert found == [(False, 0), (True, 1)]
+
+
 def test_an_attempt_with_the_number_of_an_earlier_one_removes_no_run_from_the_journal(
     slab: Slab, keeper: JournalRecorder, tmp_path: Path
 ) -> None:
