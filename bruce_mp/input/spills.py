@@ -14,7 +14,7 @@ from enum import Enum, unique
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from bruce_mp.slab import layout as lay
-from bruce_mp.slab.spill import BLOCK_HEADER
+from bruce_mp.slab.spill import BLOCK_HEADER, needs_spill_files
 from bruce_mp.telemetry.books import counter_total
 
 if TYPE_CHECKING:
@@ -73,7 +73,8 @@ class Spills:
 
         These files are of completed attempts, because `recover_stream_input` has removed the others.
         """
-        files = self._directory.files(self._row_index)  # by attempt number
+        are_needed = needs_spill_files(self._slab, self._row_index)
+        files = self._directory.files(self._row_index, are_needed=are_needed)  # by attempt number
         self.completed.extend(CompletedSpill(file, None) for file in files.values())
         self.largest_number = max(files, default=0)
         self._row.counters[lay.SPILL_BYTES] = sum(file.reserved_bytes for file in files.values())

@@ -24,7 +24,7 @@ from bruce_mp.slab.fences import (
 from bruce_mp.slab.layout import RunState
 from bruce_mp.slab.recovery import close_open_runs, uncounted_records
 from bruce_mp.slab.rows import MAX_SETTLED_SEGMENTS
-from bruce_mp.slab.spill import completed_message_count, spilled_message_count, wrapping_delta
+from bruce_mp.slab.spill import completed_message_count, needs_spill_files, spilled_message_count, wrapping_delta
 from bruce_mp.telemetry.counters import Counter, discarded
 
 if TYPE_CHECKING:
@@ -46,10 +46,10 @@ def recover_stream_input(slab: Slab, row: ProcessRow, row_number: int, directory
     """Close the open runs of a dead worker, count its uncounted messages, and end its fenced attempts.
 
     An attempt is completed if its completion has begun, else discarded.  `row_number` is the number of `row`.  The
-    caller may call the function again if a crash interrupts it.
+    caller may call the function again if a crash interrupts it.  Raise SlabError if the spill files cannot be read.
     """
     close_open_runs(slab, row_number)
-    spill_files = directory.files(row_number)
+    spill_files = directory.files(row_number, are_needed=needs_spill_files(slab, row_number))
     finish_completion(slab, row_number, spill_files)
     _resolve_unique_attempts(slab, row_number, directory)
     _update_progress(row, spill_files)

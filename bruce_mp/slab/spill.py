@@ -44,6 +44,7 @@ __all__ = [
     "SpillDirectory",
     "SpillFile",
     "completed_message_count",
+    "needs_spill_files",
     "spilled_message_count",
     "wrapping_delta",
 ]
@@ -256,25 +257,37 @@ class SpillDirectory:
         """Create the directory if it is missing.  Raises OSError and SlabError."""
         create_private_directory(self.path, SPILL_SETTING, self._slab_path)
 
-    def files(self, row: int) -> dict[int, SpillFile]:
-        """Return the files of a row by attempt number, in ascending order; the caller closes them."""
+    def files(self, row: int, *, are_needed: bool = True) -> dict[int, SpillFile]:
+        """Return the files of a row by attempt number, in ascending order; the caller closes them.
+
+        Raise SlabError if the daemon may not read them.  If `are_needed` is False, return those that it may read.
+        """
         found: dict[int, SpillFile] = {}
-        for file in self._open_all():
-            if file.is_valid and (file.slab_id, file.row) == (self.slab_id, row):
-                found[file.number] = file
-            else:
-                file.close()
+        try:
+            for file in self._open_all():
+                if file.is_valid and (file.slab_id, file.row) == (self.slab_id, row):
+                    found[file.number] = file
+                else:
+                    file.close()
+        except PermissionError as error:
+            # The caller must not discard messages as lost that a later worker would find in the files.
+            if are_needed:
+                raise SlabError(
+                    f"The spill files in {self.path}, which hold messages, cannot be read: {error.strerror}. Give the "
+                    f"daemon's user read and write permission for {error.filename or self.path}, and start the daemon."
+                ) from error
         return dict(sorted(found.items()))
 
     def remove_outdated(self) -> int:
         """Remove files of earlier slabs; return the number of lost messages: unfed ones of complete attempts."""
         lost = 0
-        for file in self._open_all():
-            if file.is_valid and file.slab_id == self.slab_id:
-                file.close()
-                continue
-            lost += file.remaining_count if file.is_valid and file.is_complete else 0
-            file.remove()
+        with suppress(PermissionError):  # a later start removes the files
+            for file in self._open_all():
+                if file.is_valid and file.slab_id == self.slab_id:
+                    file.close()
+                    continue
+                lost += file.remaining_count if file.is_valid and file.is_complete else 0
+                file.remove()
         return lost
 
     def remove(self) -> None:
@@ -284,8 +297,9 @@ class SpillDirectory:
         """
         if is_foreign(self.path, self._slab_path):
             return
-        for file in self._open_all():
-            file.remove()
+        with suppress(PermissionError):  # without messages, the files do no harm
+            for file in self._open_all():
+                file.remove()
         with suppress(OSError, SlabError):
             if self.registry.exists:
                 self.registry.end_slab()
@@ -295,7 +309,7 @@ class SpillDirectory:
     def _open_all(self) -> Iterator[SpillFile]:
         try:
             paths = sorted(self.path.iterdir())
-        except (FileNotFoundError, NotADirectoryError, PermissionError):
+        except (FileNotFoundError, NotADirectoryError):
             return
         for path in paths:
             if path.suffix == _SUFFIX and not path.is_symlink():
@@ -311,6 +325,12 @@ def wrapping_delta(amount: int) -> int:
 def spilled_message_count(slab: Slab, row: int) -> int:
     """Return the number of messages in the spill files of a row, according to the row's counters."""
     return (_counter(slab, row, lay.SPILL_IN) - _counter(slab, row, lay.SPILL_OUT)) & _MAX_UINT64
+
+
+def needs_spill_files(slab: Slab, row: int) -> bool:
+    """Return True if the spill files of a row may hold messages, or lack progress that the row's counters have."""
+    counters = lay.SPILL_COMPLETED, lay.SPILL_FED_ATTEMPT, lay.SPILL_FEEDING
+    return spilled_message_count(slab, row) > 0 or any(_counter(slab, row, counter) for counter in counters)
 
 
 def completed_message_count(slab: Slab, row: int) -> int:

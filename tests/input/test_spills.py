@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bruce_mp.errors import SlabError
 from bruce_mp.kernels import split_stream
 from bruce_mp.pipeline.stage_counts import count_books
 from bruce_mp.protocol.client.barrier import BarrierStatus, Level, encode_barrier
@@ -18,9 +19,10 @@ from bruce_mp.slab.layout import RunState
 from bruce_mp.slab.private_directory import LINK
 from bruce_mp.slab.recovery import sweep
 from bruce_mp.slab.rows import ProcessRow
-from bruce_mp.slab.spill import SpillDirectory
+from bruce_mp.slab.spill import SpillDirectory, SpillFile
 from bruce_mp.telemetry.books import spilled_total
 from bruce_mp.telemetry.counters import Counter
+from support.as_user import denied_connections
 from support.examples import examples
 from support.slabs import DISPATCHER_ROW, SMALL, datagram, new_slab
 from support.spill_images import spill_images
@@ -304,6 +306,53 @@ def test_a_damaged_file_of_a_complete_attempt_is_an_error_with_counts(
     assert_books(slab, 500, SPILL_LOST=gone)
     assert "is damaged" in caplog.text
     assert files_of(slab) == []
+
+
+def test_messages_in_a_directory_without_permission_are_not_lost(slab: Slab) -> None:
+    completed(slab)
+    spilled_count = spilled_total(slab)
+    with denied_connections(Path(f"{slab.path}.spill")):
+        for _ in range(2):
+            with pytest.raises(
+                SlabError, match=r"cannot be read: Permission denied.* write permission for .*\.spill, and"
+            ):
+                worker_of(slab)
+        assert (spilled_total(slab), count_books(slab).discarded) == (spilled_count, {})
+    sink = Sink(slab)
+    drain(worker_of(slab), sink)
+    assert sorted(sink.numbers) == list(range(500))
+    assert_books(slab, 500)
+
+
+def test_a_fed_file_in_a_directory_without_permission_is_not_fed_again(
+    slab: Slab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A kill after the count of the last messages leaves their file, and the file lacks the progress."""
+    worker = worker_of(slab, max_attempt=2)
+    worker.feed((worker.connect(), BEGIN + messages(range(20), 1500) + END))
+
+    def kill(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(SpillFile, "advance_to", kill)
+        with pytest.raises(KeyboardInterrupt):
+            worker.spill_feed.feed(worker.now_ms)
+    assert spilled_total(slab) == 0
+    with denied_connections(Path(f"{slab.path}.spill")), pytest.raises(SlabError, match="Permission denied"):
+        worker_of(slab, max_attempt=2)
+    sink = Sink(slab)
+    drain(worker_of(slab, max_attempt=2), sink)
+    assert sorted(sink.numbers) == list(range(20))
+    assert_books(slab, 20)
+
+
+def test_a_directory_without_permission_and_without_messages_stops_no_worker(slab: Slab) -> None:
+    directory = Path(f"{slab.path}.spill")
+    directory.mkdir(0o700)
+    with denied_connections(directory):
+        assert worker_of(slab).spill_directory.remove_outdated() == 0
+        SpillDirectory.for_slab(slab, directory).remove()
 
 
 def test_files_of_another_slab_are_removed(slab: Slab) -> None:
