@@ -251,7 +251,11 @@ class SpillDirectory:
         """Create the file of an attempt, and the directory if it is missing.  Raises OSError and SlabError."""
         self.ensure()
         path = self.path / f"{row}.{number}{_SUFFIX}"
-        return SpillFile.create(path, self.slab_id, row, number, keeps_timestamps=keeps_timestamps)
+        try:
+            return SpillFile.create(path, self.slab_id, row, number, keeps_timestamps=keeps_timestamps)
+        except FileExistsError:
+            _remove_without_header(path)
+            return SpillFile.create(path, self.slab_id, row, number, keeps_timestamps=keeps_timestamps)
 
     def ensure(self) -> None:
         """Create the directory if it is missing.  Raises OSError and SlabError."""
@@ -315,6 +319,15 @@ class SpillDirectory:
             if path.suffix == _SUFFIX and not path.is_symlink():
                 with suppress(FileNotFoundError):
                     yield SpillFile.open(path)
+
+
+def _remove_without_header(path: Path) -> None:
+    """Remove a file that an earlier worker of the row created, if a kill prevented the store of the file's header."""
+    file = SpillFile.open(path)
+    if file.is_valid:
+        file.close()
+    else:
+        file.remove()
 
 
 def wrapping_delta(amount: int) -> int:

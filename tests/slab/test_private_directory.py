@@ -65,6 +65,18 @@ def test_a_spill_file_without_room_for_its_header_is_removed(tmp_path: Path) -> 
     assert [path.name for path in (tmp_path / "spill").iterdir()] == [LINK]
 
 
+@pytest.mark.parametrize("size", [0, 4096])
+def test_a_file_that_a_killed_worker_left_without_a_header_is_replaced(tmp_path: Path, size: int) -> None:
+    directory = SpillDirectory.for_slab(slab_in(tmp_path / "a"), tmp_path / "spill")
+    directory.ensure()
+    (directory.path / "3.1.spill").write_bytes(bytes(size))
+    file = directory.create(3, 1, keeps_timestamps=False)
+    with pytest.raises(FileExistsError):
+        directory.create(3, 1, keeps_timestamps=False)
+    assert [(found.number, found.message_count) for found in directory.files(3).values()] == [(1, 0)]
+    file.close()
+
+
 def test_a_slab_leaves_the_journal_of_another_slab(tmp_path: Path) -> None:
     ours, theirs = slab_in(tmp_path / "a"), slab_in(tmp_path / "b")
     path = tmp_path / "journal"
