@@ -283,7 +283,7 @@ class FencedAttempts:
                 extra={"about": ("spill full", room)},  # limits repetitions: see telemetry/logs.py
             )
         assert attempt.spill is not None
-        if room is SpillRoom.LIMIT_REACHED and attempt.spill.size + size > self._spills.max_bytes:
+        if room is SpillRoom.LIMIT_REACHED and attempt.spill.bytes_with(size) > self._spills.max_bytes:
             return Ending(
                 EndReason.TOO_LARGE,
                 f"it alone needs more than the {self._spills.max_bytes >> 20} MiB that spill files may have. Send "

@@ -14,7 +14,7 @@ from enum import Enum, unique
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from bruce_mp.slab import layout as lay
-from bruce_mp.slab.spill import BLOCK_HEADER, needs_spill_files
+from bruce_mp.slab.spill import needs_spill_files
 from bruce_mp.telemetry.books import counter_total
 
 if TYPE_CHECKING:
@@ -77,7 +77,6 @@ class Spills:
         files = self._directory.files(self._row_index, are_needed=are_needed)  # by attempt number
         self.completed.extend(CompletedSpill(file, None) for file in files.values())
         self.largest_number = max(files, default=0)
-        self._row.counters[lay.SPILL_BYTES] = sum(file.reserved_bytes for file in files.values())
 
     def add_completed(self, file: SpillFile, flush_group: FlushGroup) -> None:
         """Queue the file of a completed attempt; the file's messages belong to `flush_group`."""
@@ -97,17 +96,21 @@ class Spills:
 
     def create(self, number: int, *, keeps_timestamps: bool) -> SpillFile:
         """Create the file of attempt `number`.  Raise OSError or SlabError if that fails."""
-        return self._directory.create(self._row_index, number, keeps_timestamps=keeps_timestamps)
+        file = self._directory.create(self._row_index, number, keeps_timestamps=keeps_timestamps)
+        self._row.counters[lay.SPILL_BYTES] += file.reserved_bytes  # of the header
+        return file
 
     def extend(self, file: SpillFile, size: int, *, is_urgent: bool = False) -> SpillRoom:
         """Reserve room for a block with `size` bytes of messages.
 
         A block is urgent if its messages cannot wait in their connection.  An urgent block may exceed the bound.
         """
-        missing_bytes = file.end + BLOCK_HEADER + size - file.reserved_bytes
+        missing_bytes = file.bytes_with(size) - file.reserved_bytes
         if missing_bytes <= 0:
             return SpillRoom.GRANTED
-        step = max(missing_bytes, min(max(file.size, _MIN_STEP), _MAX_STEP))  # `file.size` has the bytes of all blocks
+        growth = min(max(file.size, _MIN_STEP), _MAX_STEP)  # `file.size` has the bytes of all blocks
+        # The first step includes the header, so that `has_room` need not add it.
+        step = max(missing_bytes, growth if file.size else growth - file.reserved_bytes)
         if not is_urgent and self.reserved_bytes + step > self.max_bytes:
             if self.reserved_bytes + missing_bytes > self.max_bytes:
                 return SpillRoom.LIMIT_REACHED

@@ -140,6 +140,7 @@ def _settle_spills(
         # Without segments, the transaction only raises all counters at once.
         row.settle((), RunState.DISCARDED, 0, increments)
     row.counters[lay.SPILL_OLDEST] = 0  # because no attempt is open now
+    row.counters[lay.SPILL_BYTES] = sum(file.reserved_bytes for file in kept_files)
     for file in spill_files.values():
         if file in kept_files:
             file.close()

@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from bruce_mp.slab.file import Slab
 
 __all__ = [
-    "BLOCK_HEADER",
     "MAX_SLICE_MESSAGES",
     "SPILL_SETTING",
     "SpillDirectory",
@@ -68,7 +67,6 @@ _SUFFIX: Final = ".spill"
 SPILL_SETTING: Final = "input.streams.spill_dir"
 _MAX_UINT64: Final = (1 << 64) - 1
 
-BLOCK_HEADER: Final = _BLOCK.size
 MAX_SLICE_MESSAGES: Final = 8 * (_BLOCKS_AT - _FED_AHEAD_AT)
 """Maximum number of messages that a worker feeds before it stores its progress: the header has as many bits."""
 
@@ -148,6 +146,10 @@ class SpillFile:
     def size(self) -> int:
         """Return the size of all blocks, with their headers, in bytes."""
         return self.end - _BLOCKS_AT
+
+    def bytes_with(self, size: int) -> int:
+        """Return the size of the file with a further block of `size` bytes of messages."""
+        return self.end + _BLOCK.size + size
 
     def reserve(self, size: int) -> None:
         """Allocate `size` further bytes in the file system."""

@@ -14,12 +14,14 @@ from bruce_mp.kernels import split_stream
 from bruce_mp.pipeline.stage_counts import count_books
 from bruce_mp.protocol.client.barrier import BarrierStatus, Level, encode_barrier
 from bruce_mp.protocol.client.fence import EndReason, decode_ended, encode_begin, encode_end
+from bruce_mp.slab import layout as lay
 from bruce_mp.slab.file import Geometry
 from bruce_mp.slab.layout import RunState
 from bruce_mp.slab.private_directory import LINK
 from bruce_mp.slab.recovery import sweep
 from bruce_mp.slab.rows import ProcessRow
 from bruce_mp.slab.spill import SpillDirectory, SpillFile
+from bruce_mp.supervisor.slab.slab_setup import recover_inputs
 from bruce_mp.telemetry.books import spilled_total
 from bruce_mp.telemetry.counters import Counter
 from support.as_user import denied_connections
@@ -208,6 +210,39 @@ def test_an_attempt_over_the_spill_limit_is_ended_with_a_reason(slab: Slab) -> N
     assert books.balanced
     assert books.discarded == {"ABANDONED_ATTEMPT": books.received}
     assert files_of(slab) == []
+
+
+def test_the_reserved_bytes_are_those_of_the_files(slab: Slab) -> None:
+    """Each file has a header, also the files that a worker removes while another one is open."""
+    worker = worker_of(slab)
+    worker.feed((worker.connect(), BEGIN + messages(range(100))))
+    for _ in range(3):
+        client = worker.connect()
+        worker.feed((client, BEGIN + messages(range(100))))
+        assert worker.spills.reserved_bytes == sum(path.stat().st_size for path in files_of(slab))
+        worker.admission.on_disconnect(client)
+    (path,) = files_of(slab)
+    assert worker.spills.reserved_bytes == path.stat().st_size
+
+
+def test_an_attempt_alone_over_the_spill_limit_does_not_wait(slab: Slab) -> None:
+    worker = worker_of(slab, max_spill=3 << 19)
+    client = worker.connect()
+    worker.feed((client, BEGIN + messages(range(1000))))
+    worker.feed((client, messages(range(600))))
+    while not client.must_close:
+        assert not client.is_paused
+        worker.feed((client, messages(range(1))))
+    assert decode_ended(client.final_frame)[0] is EndReason.TOO_LARGE
+    assert worker.spills.reserved_bytes == 0
+
+
+def test_the_files_of_a_worker_without_successor_are_no_longer_reserved(slab: Slab) -> None:
+    worker = worker_of(slab)
+    worker.feed((worker.connect(), BEGIN + messages(range(100))))
+    recover_inputs(slab, (lay.ROW_FIRST_INPUT,), worker.spill_directory)
+    assert files_of(slab) == []
+    assert worker.spills.reserved_bytes == 0
 
 
 def test_an_attempt_waits_for_room_that_another_gives_back(slab: Slab) -> None:
