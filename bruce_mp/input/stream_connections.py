@@ -132,9 +132,13 @@ class StreamConnections:
         self._intake.apply_config(coalescing, max_size, clients_wait=senders_wait)
 
     def apply_config(self, config: Input) -> None:
-        """Apply reloaded limits and quotas, and close the connections of users that the allow list no longer names."""
-        self._unfinished.apply_config(UnfinishedLimits.of(config))
+        """Apply reloaded limits and quotas, and close the connections of users that the allow list no longer names.
+
+        The admission must have the new limit of a message's size: it refuses messages that exceed it while they wait.
+        """
         self._max_per_user = config.streams.max_connections_per_user
+        for client in self._unfinished.apply_config(UnfinishedLimits.of(config)):
+            self._admit_rest(self._descriptors[client])
         self._resume_waiting()
         for descriptor, connection in list(self._connections.items()):
             if not self._admit_peer(connection.socket):

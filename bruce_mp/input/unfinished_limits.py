@@ -79,8 +79,13 @@ class UnfinishedMessages:
         self._by_origin: Counter[tuple[bool, int | str]] = Counter()
         """The same for each `StreamClientState.origin`; the keys are (has a grant, origin)."""
 
-    def apply_config(self, limits: UnfinishedLimits) -> None:
+    def apply_config(self, limits: UnfinishedLimits) -> list[StreamClientState]:
+        """Apply reloaded limits, and return the waiting clients whose messages are too long for any grant now.
+
+        The caller must close their connections: in the queue, they would block the clients behind them without end.
+        """
         self._limits = limits
+        return [client for client in self._waiting if client.full_size > min(limits.total, limits.per_user)]
 
     def update(self, client: StreamClientState, now_ms: int) -> ReadDecision:
         """Record the bytes that have arrived of a client's unfinished message, and decide about its connection."""

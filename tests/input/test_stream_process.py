@@ -26,6 +26,7 @@ from bruce_mp.input import stream_connections
 from bruce_mp.input.stream_process import _StreamWorker
 from bruce_mp.ipc.control_messages import Control
 from bruce_mp.ipc.start import Start
+from bruce_mp.pipeline.stage_counts import count_books
 from bruce_mp.protocol.client.barrier import Level, encode_barrier
 from bruce_mp.slab.file import Geometry
 from bruce_mp.telemetry.clock import steady_ms
@@ -234,10 +235,10 @@ def allowing(uid: int) -> Config:
 LONG: Final = 100_000
 
 
-def limited(**streams: int) -> Config:
-    """A configuration with these limits of streams, for messages of up to `LONG` bytes."""
+def limited(max_stream_size: int = LONG, **streams: int) -> Config:
+    """A configuration with these limits of streams, for messages of up to `max_stream_size` bytes."""
     found = msgspec.structs.replace(CONFIG.input.streams, workers=1, **streams)
-    return msgspec.structs.replace(CONFIG, input=Input(streams=found, max_stream_size=LONG))
+    return msgspec.structs.replace(CONFIG, input=Input(streams=found, max_stream_size=max_stream_size))
 
 
 def serve_all(worker: _StreamWorker) -> None:
@@ -270,6 +271,32 @@ def test_unfinished_messages_wait_in_turn_when_their_memory_is_used_up(tmp_path:
         found = sorted(content.value for content in contents(worker._slab))
         are_whole = [value == bytes([number]) * 90_000 for number, value in enumerate(found)]
         assert are_whole == [True] * len(messages)
+        for client in clients:
+            client.close()
+
+
+def test_a_waiting_message_that_a_reload_forbids_is_refused_and_blocks_no_other(
+    tmp_path: Path, listener: socket.socket
+) -> None:
+    before, after = limited(max_unfinished_size=1), limited(max_stream_size=70_000, max_unfinished_size=1)
+    messages = [datagram(value=bytes([number]) * size) for number, size in enumerate((99_000, 98_000, 67_000, 66_000))]
+    with a_worker(tmp_path, listener, Geometry(chunks=256, topics=16, partitions=16)) as worker:
+        worker.apply_config(before, CONFIG)
+        clients = [connect(worker, listener) for _ in messages]
+        for client, message in zip(clients, messages, strict=True):
+            client.sendall(message[:10_000])
+            serve_all(worker)
+        assert [each.awaits_grant for each in worker._connections._connections.values()] == [False, True, True, True]
+        worker.apply_config(after, before)
+        assert clients[1].recv(1) == b""
+        for client, message in zip(clients, messages, strict=True):
+            if client is not clients[1]:
+                client.sendall(message[10_000:])
+                serve_all(worker)
+        assert clients[0].recv(1) == b""
+        assert [content.value[0] for content in contents(worker._slab)] == [2, 3]
+        books = count_books(worker._slab)
+        assert (books.received, books.discarded, books.balanced) == (4, {"MALFORMED": 2}, True)
         for client in clients:
             client.close()
 
