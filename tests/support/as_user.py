@@ -11,14 +11,23 @@ import subprocess
 import sys
 from contextlib import contextmanager
 from pathlib import Path
-from tempfile import TemporaryFile
+from tempfile import TemporaryDirectory, TemporaryFile
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from typing import Self
 
-__all__ = ["ONESELF", "STRANGERS", "Account", "UserProcess", "denied_connections", "send_as", "without_privilege"]
+__all__ = [
+    "ONESELF",
+    "STRANGERS",
+    "Account",
+    "UserProcess",
+    "denied_connections",
+    "send_as",
+    "unprivileged_directory",
+    "without_privilege",
+]
 
 TIMEOUT_S: Final = 60
 WITHOUT_PRIVILEGE: Final = """
@@ -88,6 +97,20 @@ def denied_connections(directory: Path) -> Iterator[None]:
     finally:
         os.seteuid(own)
         directory.chmod(0o700)
+
+
+@contextmanager
+def unprivileged_directory() -> Iterator[Path]:
+    """Yield a directory of a user without privileges, and run the block as that user."""
+    own = os.geteuid()
+    with TemporaryDirectory() as name:
+        if STRANGERS:
+            os.chown(name, STRANGERS[0].uid, STRANGERS[0].gid)
+            os.seteuid(STRANGERS[0].uid)
+        try:
+            yield Path(name)
+        finally:
+            os.seteuid(own)
 
 
 def without_privilege(command: Sequence[str]) -> list[str]:

@@ -2,7 +2,8 @@
 
 The supervisor keeps the sockets open while its processes restart, so data that the kernel has queued survives. A bind
 replaces a socket file only if no process serves it any more. A socket file never has wrong permission bits: the umask
-is set for the bind, and if the file gets another owner, it has mode 0 until then.
+is set for the bind, and if the file gets another owner, it has mode 0 until then. If a bind finds a socket file of
+the daemon's user without write permission for that user, it adds the permission while it tests if a process serves it.
 """
 
 from __future__ import annotations
@@ -257,6 +258,16 @@ def _remove_stale(path: Path, kind: SocketKind, setting: str) -> None:
 
 def _is_served(path: Path, kind: SocketKind) -> bool:
     """Return True if a process has a socket open that is bound to `path`."""
+    try:
+        return _can_connect(path, kind)
+    except PermissionError:
+        if path.lstat().st_uid != os.geteuid():
+            raise
+    with _writable_by_owner(path):
+        return _can_connect(path, kind)
+
+
+def _can_connect(path: Path, kind: SocketKind) -> bool:
     with socket.socket(socket.AF_UNIX, kind) as probe:
         probe.setblocking(False)
         try:
@@ -268,6 +279,26 @@ def _is_served(path: Path, kind: SocketKind) -> bool:
             if error.errno not in {errno.EPROTOTYPE, errno.EAGAIN}:
                 raise
         return True
+
+
+@contextmanager
+def _writable_by_owner(path: Path) -> Iterator[None]:
+    """Give the owner of a socket file, which is the daemon's user, write permission in the `with` block.
+
+    A killed daemon leaves a file without it if the configured mode has none, or if the kill came before `_set_owner`.
+    """
+    descriptor = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        opened, mode = Path(f"/proc/self/fd/{descriptor}"), stat.S_IMODE(os.fstat(descriptor).st_mode)
+        opened.chmod(mode | stat.S_IWUSR)  # other users keep their access, because the file may be served
+        try:
+            yield
+        finally:
+            # A daemon that is starting may have set the file's final mode.
+            if stat.S_IMODE(os.fstat(descriptor).st_mode) == mode | stat.S_IWUSR:
+                opened.chmod(mode)
+    finally:
+        os.close(descriptor)
 
 
 def _describe_failure(path: Path, setting: str, error: OSError) -> str:

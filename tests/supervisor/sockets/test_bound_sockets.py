@@ -13,6 +13,7 @@ from bruce_mp.config.sections import Http
 from bruce_mp.errors import StartError
 from bruce_mp.supervisor.sockets import datagram_limits
 from bruce_mp.supervisor.sockets.bound_sockets import bind_datagrams, bind_http, bind_tcp, bind_unix_stream
+from support.as_user import STRANGERS, unprivileged_directory
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -65,6 +66,37 @@ def test_the_socket_of_a_live_process_is_not_replaced(path: Path, kind: SocketKi
         with pytest.raises(StartError, match=r"input.unix_datagram.path = .*another program receives there; stop"):
             bind_datagrams(UnixDatagram(path=str(path)))
     assert path.is_socket()
+
+
+@pytest.mark.parametrize("mode", [0, 0o020])
+def test_the_socket_file_of_a_dead_process_is_replaced_without_permission_for_its_owner(mode: int) -> None:
+    with unprivileged_directory() as directory:
+        path = directory / "stream"
+        leave(path)
+        path.chmod(mode)
+        with bind_unix_stream(UnixStream(path=str(path), mode=0o020)).socket:
+            assert stat.S_IMODE(path.stat().st_mode) == 0o020
+
+
+def test_the_socket_of_a_live_process_keeps_its_mode_without_permission_for_its_owner() -> None:
+    with unprivileged_directory() as directory:
+        config = UnixStream(path=str(directory / "stream"), mode=0o022)
+        with bind_unix_stream(config).socket, pytest.raises(StartError, match="another program receives there; stop"):
+            bind_unix_stream(config)
+        assert stat.S_IMODE((directory / "stream").stat().st_mode) == 0o022
+
+
+@pytest.mark.skipif(not STRANGERS, reason="only root can create a file of another user")
+def test_a_socket_file_of_another_user_without_permission_is_refused() -> None:
+    with unprivileged_directory() as directory:
+        path, stranger = directory / "stream", os.geteuid()
+        os.seteuid(0)
+        leave(path)
+        path.chmod(0o600)
+        os.seteuid(stranger)
+        with pytest.raises(StartError, match="the daemon's user must be allowed to write to"):
+            bind_unix_stream(UnixStream(path=str(path)))
+        assert path.is_socket()
 
 
 def test_a_socket_file_that_was_removed_or_replaced_is_lost(path: Path) -> None:
