@@ -131,8 +131,11 @@ class AttemptRegistry:
 
     @property
     def exists(self) -> bool:
-        """Return True if the registry has a file, which its first use creates."""
-        return self._path.exists()
+        """Return True if the registry has a file, which its first use creates.
+
+        After a replacement that a full disk has interrupted, this may be the previous file alone.
+        """
+        return self._path.exists() or self._path.with_name(_PREVIOUS_FILE).exists()
 
     # --- reading -----------------------------------------------------------------------------------------------------
 
@@ -224,17 +227,15 @@ class AttemptRegistry:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX)
             self._open()
-            self._refresh()
             yield
         finally:
             os.close(lock)
 
     def _open(self) -> None:
-        """Open the file, and replace it if it is large or old."""
+        """Open the file, read its new entries, and replace it if it is large or old."""
         if self._descriptor >= 0 and not self._is_current():
             self._clear()
-        if self._descriptor < 0:
-            self._read_files()
+        self._read_files()
         is_old = self._clock_ms() - self._created_ms >= MAX_FILE_AGE_MS
         if is_old or os.fstat(self._descriptor).st_size >= MAX_FILE_BYTES:
             self._path.rename(self._path.with_name(_PREVIOUS_FILE))
@@ -249,12 +250,16 @@ class AttemptRegistry:
             return False
 
     def _read_files(self) -> None:
-        """Read the previous file, then open the file and read it."""
-        with suppress(FileNotFoundError):
-            self._parse(self._path.with_name(_PREVIOUS_FILE).read_bytes())
-        self._descriptor = os.open(self._path, _OPEN_FLAGS, 0o600)
+        """Read the new entries; if the file is not open, read the previous file first, then open the file."""
+        if self._descriptor < 0:
+            with suppress(FileNotFoundError):
+                self._parse(self._path.with_name(_PREVIOUS_FILE).read_bytes())
+            self._created_ms = 0  # the previous file has set its own creation time
+            self._descriptor = os.open(self._path, _OPEN_FLAGS, 0o600)
         self._refresh()
-        if not self._read_to:
+        if not self._created_ms:
+            # The file is new, or a full disk has prevented the entry. While the disk is full, this raises before
+            # `_open` can rename a file without entries over the previous one.
             self._append(_CREATED, self._clock_ms())
 
     def _refresh(self) -> None:

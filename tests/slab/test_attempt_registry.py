@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from typing import TYPE_CHECKING, Final
 
 import pytest
@@ -11,6 +13,7 @@ from bruce_mp.slab import attempt_registry
 from bruce_mp.slab.attempt_registry import AttemptRegistry, AttemptState, RememberedAttempt
 from bruce_mp.slab.private_directory import LINK
 from bruce_mp.slab.spill import SpillDirectory
+from support.full_disk import files_end_at
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -136,6 +139,50 @@ def test_a_registry_remembers_for_a_day_and_is_bounded(
     assert sum(sizes) < 21_000
     assert state_of(other, "many-999") is AttemptState.PREPARED
     assert state_of(other, "many-0") is None
+
+
+@pytest.mark.parametrize("size", [0, 7])
+def test_a_file_that_a_full_disk_leaves_without_its_time_replaces_no_other_file(
+    directory: SpillDirectory, size: int
+) -> None:
+    """A call renames the old file, and the disk has room for the first bytes of the new file at most."""
+    now = [1_000_000]
+    worker, other, successor = (registry_in(directory, lambda: now[0]) for _ in range(3))
+    assert worker.prepare(prepared("a", 1)) is None
+    assert state_of(other, "a") is AttemptState.PREPARED
+    now[0] += attempt_registry.MAX_FILE_AGE_MS
+    with files_end_at(size):
+        for registry in (worker, worker, other, successor):
+            with pytest.raises(OSError, match=r"full|too large"):
+                registry.find("a")
+    for registry in (worker, other, successor):
+        assert state_of(registry, "a") is AttemptState.PREPARED
+    assert (directory.path / "attempts.journal").read_bytes().count(b"created") == 1
+    now[0] += attempt_registry.MAX_FILE_AGE_MS - 1
+    assert state_of(worker, "a") is AttemptState.PREPARED
+    now[0] += 1
+    assert worker.prepare(prepared("b", 2)) is None
+    assert [state_of(other, name) for name in "ab"] == [None, AttemptState.PREPARED]
+
+
+def test_a_registry_exists_if_a_full_disk_prevents_its_new_file(
+    directory: SpillDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [1_000_000]
+    registry = registry_in(directory, lambda: now[0])
+    assert not registry.exists
+    assert registry.prepare(prepared("a", 1)) is None
+    now[0] += attempt_registry.MAX_FILE_AGE_MS
+    monkeypatch.setattr(registry, "_read_files", full_disk)  # it creates the file
+    with pytest.raises(OSError, match="No space left"):
+        registry.find("a")
+    successor = registry_in(directory, lambda: now[0])
+    assert successor.exists
+    assert state_of(successor, "a") is AttemptState.PREPARED
+
+
+def full_disk() -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def test_the_memory_begins_at_the_boot_at_the_earliest(
