@@ -83,6 +83,8 @@ class UniqueAttempts:
         self._limits = limits
         self._unsettled: dict[AttemptId, FlushGroup] = {}
         """The completed attempts that have messages without outcomes."""
+        self._unstored: AttemptId | None = None
+        """The last completed attempt, if the registry has only that it is prepared."""
 
     def apply_limits(self, limits: tuple[int, int]) -> None:
         self._limits = limits
@@ -99,19 +101,20 @@ class UniqueAttempts:
             self._flush_groups.start_next(client)
 
     def prepare(self, client: FlushGroupOwner, attempt: NamedAttempt) -> tuple[EndReason, str] | None:
-        """Store that a unique attempt is about to complete.
+        """Store that a unique attempt is about to complete; call this also before another attempt completes.
 
         Return None if the attempt may complete; if the daemon must end it instead, return (reason, explanation).  An
         attempt without messages is not stored, because its repetition does no harm.
         """
-        if not attempt.is_unique or not attempt.flush_group.received:
-            return None
         try:
+            self._store_overdue()
+            if not attempt.is_unique or not attempt.flush_group.received:
+                return None
             key, received = _key_of(client, attempt.name), attempt.flush_group.received
             prepared = RememberedAttempt(key, self._id_of(attempt), AttemptState.PREPARED, received)
             earlier = self._registry.prepare(prepared)
         except (OSError, SlabError) as error:
-            return EndReason.SPILL_FAILED, f"its name cannot be stored: {error}".rstrip(".")
+            return EndReason.SPILL_FAILED, f"the registry of unique attempts cannot be written: {error}".rstrip(".")
         if earlier is None:
             return None
         explanation = (
@@ -125,11 +128,22 @@ class UniqueAttempts:
         if not attempt.is_unique or not attempt.flush_group.received:
             return
         self._flush_groups.start_next(client)
-        # If this fails, `settle_finished` stores the attempt later; after a crash, recovery finds in the row that the
-        # attempt was completed.
-        with suppress(OSError, SlabError):
-            self._registry.store(self._id_of(attempt), AttemptState.COMPLETED)
         self._unsettled[self._id_of(attempt)] = attempt.flush_group
+        self._unstored = self._id_of(attempt)
+        # If this fails, `settle_finished` or `prepare` stores the attempt later; after a crash, recovery finds in the
+        # row that the attempt was completed.
+        with suppress(OSError, SlabError):
+            self._store_overdue()
+
+    def _store_overdue(self) -> None:
+        """Store that the last completed attempt is completed, unless the registry has that already.
+
+        No further attempt may complete before: it would replace the attempt's number in the row, and recovery would
+        find that the attempt was never completed.
+        """
+        if self._unstored is not None:
+            self._registry.store(self._unstored, AttemptState.COMPLETED)
+            self._unstored = None
 
     def settle_finished(self) -> bool:
         """Store the counts of the attempts with outcomes for all messages.
@@ -138,13 +152,14 @@ class UniqueAttempts:
         """
         self._outcome_counter.count_outcomes()
         finished = [(attempt, group) for attempt, group in self._unsettled.items() if not group.outstanding_count]
-        for attempt, group in finished:
-            try:
+        try:
+            self._store_overdue()
+            for attempt, group in finished:
                 self._registry.store(attempt, AttemptState.SETTLED, group.delivered, group.discards)
-            except (OSError, SlabError) as error:
-                _log_error("written", error)
-                return False
-            del self._unsettled[attempt]
+                del self._unsettled[attempt]
+        except (OSError, SlabError) as error:
+            _log_error("written", error)
+            return False
         return bool(finished)
 
     def _id_of(self, attempt: NamedAttempt) -> AttemptId:

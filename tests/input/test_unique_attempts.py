@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import os
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -12,6 +15,7 @@ from bruce_mp.pipeline.stage_counts import count_books
 from bruce_mp.protocol.client.fence import EndReason, decode_ended, encode_begin, encode_end
 from bruce_mp.protocol.client.inquiry import AttemptOutcome, InquiryAnswer, encode_inquiry
 from bruce_mp.slab import layout as lay
+from bruce_mp.slab.attempt_registry import AttemptRegistry
 from bruce_mp.slab.file import Geometry
 from bruce_mp.slab.layout import RunState
 from bruce_mp.slab.recovery import sweep
@@ -26,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from bruce_mp.input.stream_client import StreamClientState
+    from bruce_mp.input.unique_attempts import NamedAttempt
     from bruce_mp.slab.file import Slab
 
 GEOMETRY: Final = Geometry(chunks=64, topics=16, partitions=16, landing_slots=8, landing_slot_size=16384)
@@ -153,6 +158,64 @@ def test_a_successor_knows_the_attempts_of_a_dead_worker(slab: Slab) -> None:
     assert ask(successor).outcome is AttemptOutcome.UNCOUNTED
     successor.feed((successor.connect(), BEGIN + messages(0, 3) + END))
     assert settle(slab) == [0, 1, 2]
+
+
+@contextmanager
+def full_disk() -> Iterator[None]:
+    """Refuse the entries of all registries."""
+
+    def append(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(AttemptRegistry, "_append", append)
+        yield
+
+
+@contextmanager
+def full_disk_after_prepare(worker: StreamInput) -> Iterator[None]:
+    """Let the worker store that an attempt is prepared, and refuse its later entries."""
+    with pytest.MonkeyPatch.context() as patch, ExitStack() as disk:
+        prepare = worker.unique.prepare
+
+        def prepare_then_fill(client: StreamClientState, attempt: NamedAttempt) -> tuple[EndReason, str] | None:
+            refusal = prepare(client, attempt)
+            disk.enter_context(full_disk())
+            return refusal
+
+        patch.setattr(worker.unique, "prepare", prepare_then_fill)
+        yield
+
+
+PLAIN: Final = encode_begin("plain") + messages(10, 1) + END
+
+
+def test_a_complete_attempt_is_stored_before_another_one_completes(slab: Slab) -> None:
+    """Recovery finds only the number of the worker's last attempt in its row."""
+    worker = worker_of(slab)
+    other = worker.connect()
+    with full_disk_after_prepare(worker):
+        worker.feed((worker.connect(), BEGIN + messages(0, 3) + END), (other, PLAIN))
+    reason, text = decode_ended(other.final_frame)
+    assert reason is EndReason.SPILL_FAILED
+    assert "the registry of unique attempts cannot be written: [Errno 28] No space left on device" in text
+    worker.feed((worker.connect(), PLAIN))
+    successor = worker_of(slab)
+    assert ask(successor).outcome is AttemptOutcome.UNCOUNTED
+    successor.feed((successor.connect(), BEGIN + messages(0, 3) + END))
+    assert settle(slab) == [0, 1, 2, 10]
+
+
+def test_a_poll_stores_a_complete_attempt_after_a_full_disk(slab: Slab) -> None:
+    worker = worker_of(slab)
+    with full_disk_after_prepare(worker):
+        worker.feed((worker.connect(), BEGIN + messages(0, 3) + END))
+        settle(slab)
+        assert not worker.unique.settle_finished()
+    assert worker.unique.settle_finished()
+    assert not worker.unique.has_unsettled
+    worker.feed((worker.connect(), PLAIN))
+    assert ask(worker).outcome is AttemptOutcome.SETTLED
 
 
 @pytest.mark.exhaustive
