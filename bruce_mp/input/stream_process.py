@@ -82,7 +82,12 @@ class _StreamWorker(InputShell):
         self._spills = Spills(slab, self._row, start.row, self._spill_directory, config.input.streams.max_spill_size)
         self._spill_pump = self._create_spill_pump()
         self._unique = UniqueAttempts(
-            start.row, self._spill_directory, self._outcome_counter, self._flush_groups, _limits_for_inquiries(config)
+            self._slab,
+            start.row,
+            self._spill_directory,
+            self._outcome_counter,
+            self._flush_groups,
+            limits=_limits_for_inquiries(config),
         )
         self._settlement = SettlementTimer(self._loop, self._unique)
         self._attempts = self._create_attempts(config)

@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final, Protocol
 
 from bruce_mp.errors import SlabError
+from bruce_mp.pipeline.stream_recovery import resolve_unique_attempts
 from bruce_mp.protocol.client.fence import EndReason
 from bruce_mp.protocol.client.inquiry import (
     AttemptOutcome,
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from bruce_mp.protocol.client.fence import AttemptBegin
     from bruce_mp.protocol.client.inquiry import Inquiry
     from bruce_mp.slab.attempt_registry import AttemptId
+    from bruce_mp.slab.file import Slab
     from bruce_mp.slab.spill import SpillDirectory
 
 __all__ = ["SettlementTimer", "UniqueAttempts"]
@@ -69,13 +71,17 @@ class UniqueAttempts:
 
     def __init__(
         self,
+        slab: Slab,
         row: int,
         directory: SpillDirectory,
         outcome_counter: OutcomeCounter,
         flush_groups: FlushGroups,
+        *,
         limits: tuple[int, int],
     ) -> None:
+        self._slab = slab
         self._row = row
+        self._directory = directory
         self._slab_id = directory.slab_id
         self._registry = directory.registry
         self._outcome_counter = outcome_counter
@@ -83,6 +89,8 @@ class UniqueAttempts:
         self._limits = limits
         self._unsettled: dict[AttemptId, FlushGroup] = {}
         """The completed attempts that have messages without outcomes."""
+        self._has_resolved = False
+        """True after the registry has the outcomes of the attempts of a dead predecessor."""
         self._unstored: AttemptId | None = None
         """The last completed attempt, if the registry has only that it is prepared."""
 
@@ -90,8 +98,9 @@ class UniqueAttempts:
         self._limits = limits
 
     @property
-    def has_unsettled(self) -> bool:
-        return bool(self._unsettled)
+    def must_poll(self) -> bool:
+        """Return True if `settle_finished` has to be called again."""
+        return bool(self._unsettled) or not self._has_resolved
 
     # --- begin and end -----------------------------------------------------------------------------------------------
 
@@ -136,17 +145,21 @@ class UniqueAttempts:
             self._store_overdue()
 
     def _store_overdue(self) -> None:
-        """Store that the last completed attempt is completed, unless the registry has that already.
+        """Store what the registry lacks: outcomes for the predecessor, and that the last attempt is completed.
 
-        No further attempt may complete before: it would replace the attempt's number in the row, and recovery would
-        find that the attempt was never completed.
+        No further attempt may complete before: it would replace the last number in the row, and recovery would find
+        that the attempt of this number was never completed.
         """
+        if not self._has_resolved:
+            # Recovery has done this at the start, unless it failed.
+            resolve_unique_attempts(self._slab, self._row, self._directory)
+            self._has_resolved = True
         if self._unstored is not None:
             self._registry.store(self._unstored, AttemptState.COMPLETED)
             self._unstored = None
 
     def settle_finished(self) -> bool:
-        """Store the counts of the attempts with outcomes for all messages.
+        """Store the counts of the attempts with outcomes for all messages, and what could not be stored earlier.
 
         Return True if there were such attempts, and all of them could be stored.
         """
@@ -206,7 +219,10 @@ def _key_of(client: FlushGroupOwner, name: bytes) -> str:
 
 
 class SettlementTimer:
-    """Polls for settled attempts, at intervals that double while no attempt is settled."""
+    """Polls for settled attempts, at intervals that double while no attempt is settled.
+
+    The first poll, at the worker's start, resolves the attempts of a dead predecessor if recovery could not.
+    """
 
     def __init__(self, loop: Loop, unique: UniqueAttempts) -> None:
         self._loop = loop
@@ -215,7 +231,7 @@ class SettlementTimer:
         self._is_running = False
 
     def start(self) -> None:
-        """Poll as long as an attempt has messages without outcomes."""
+        """Poll as long as an attempt has messages without outcomes, or the registry cannot be written."""
         self._interval_s = _MIN_INTERVAL_S
         if not self._is_running:
             self._schedule()
@@ -226,6 +242,6 @@ class SettlementTimer:
         self._schedule()
 
     def _schedule(self) -> None:
-        self._is_running = self._unique.has_unsettled
+        self._is_running = self._unique.must_poll
         if self._is_running:
             self._loop.call_later(self._interval_s, self._poll)

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from bruce_mp.slab.runs import Record
     from bruce_mp.slab.spill import SpillDirectory, SpillFile
 
-__all__ = ["recover_stream_input"]
+__all__ = ["recover_stream_input", "resolve_unique_attempts"]
 
 log = logging.getLogger(__name__)
 _PROGRESS_COUNTERS: Final = (lay.SPILL_FED_ATTEMPT, lay.SPILL_FED_OFFSET, lay.SPILL_FED_COUNT)
@@ -51,7 +51,10 @@ def recover_stream_input(slab: Slab, row: ProcessRow, row_number: int, directory
     close_open_runs(slab, row_number)
     spill_files = directory.files(row_number, are_needed=needs_spill_files(slab, row_number))
     finish_completion(slab, row_number, spill_files)
-    _resolve_unique_attempts(slab, row_number, directory)
+    try:
+        resolve_unique_attempts(slab, row_number, directory)
+    except (OSError, SlabError) as error:  # the next worker tries again, see `UniqueAttempts`
+        log.error("The registry of attempts in %s cannot be written: %s.", directory.path, str(error).rstrip("."))
     _update_progress(row, spill_files)
     uncounted = uncounted_records(slab, row_number, row.counted)
     # While a worker feeds a file, it appends nothing else, so all uncounted records come from that file. They are not
@@ -71,15 +74,15 @@ def recover_stream_input(slab: Slab, row: ProcessRow, row_number: int, directory
     _settle_spills(slab, row, row_number, directory, spill_files)
 
 
-def _resolve_unique_attempts(slab: Slab, row_number: int, directory: SpillDirectory) -> None:
-    """Store the outcomes of the dead worker's unique (named) attempts; the slab names the last completed one."""
-    try:
-        if directory.registry.exists:
-            directory.registry.resolve(row_number, last_completed_attempt(slab, row_number))
-    except (OSError, SlabError) as error:
-        log.error("The registry of attempts in %s cannot be written: %s.", directory.path, str(error).rstrip("."))
-    else:
-        clear_last_completed_attempt(slab, row_number)
+def resolve_unique_attempts(slab: Slab, row_number: int, directory: SpillDirectory) -> None:
+    """Store the outcomes of the dead worker's unique (named) attempts; the slab names the last completed one.
+
+    Raise OSError or SlabError if the registry cannot be read or written.  The next worker of the row must not complete
+    an attempt before a call has succeeded: its attempts may have the same numbers, also in the slab.
+    """
+    if directory.registry.exists:
+        directory.registry.resolve(row_number, last_completed_attempt(slab, row_number))
+    clear_last_completed_attempt(slab, row_number)
 
 
 def _update_progress(row: ProcessRow, spill_files: Mapping[int, SpillFile]) -> None:

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import errno
 import os
-from contextlib import ExitStack, contextmanager
+from collections import deque
+from collections.abc import Callable
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import pytest
 
 from bruce_mp.errors import DiscardReason
+from bruce_mp.input.unique_attempts import SettlementTimer
+from bruce_mp.ipc.loop import Loop
 from bruce_mp.pipeline.stage_counts import count_books
 from bruce_mp.protocol.client.fence import EndReason, decode_ended, encode_begin, encode_end
 from bruce_mp.protocol.client.inquiry import AttemptOutcome, InquiryAnswer, encode_inquiry
+from bruce_mp.slab import fences
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.attempt_registry import AttemptRegistry
 from bruce_mp.slab.file import Geometry
@@ -83,7 +88,7 @@ def test_an_inquiry_returns_the_limits_and_the_state_of_an_attempt(slab: Slab) -
     assert (pending.outcome, pending.received) == (AttemptOutcome.PENDING, 3)
     assert settle(slab) == [0, 1, 2, 100, 101, 200, 201]
     assert worker.unique.settle_finished()
-    assert not worker.unique.has_unsettled
+    assert not worker.unique.must_poll
     settled = ask(worker)
     assert (settled.outcome, settled.received, settled.delivered) == (AttemptOutcome.SETTLED, 3, 3)
 
@@ -188,6 +193,7 @@ def full_disk_after_prepare(worker: StreamInput) -> Iterator[None]:
 
 
 PLAIN: Final = encode_begin("plain") + messages(10, 1) + END
+OTHER: Final = encode_begin("other", is_unique=True) + messages(20, 1) + END
 
 
 def test_a_complete_attempt_is_stored_before_another_one_completes(slab: Slab) -> None:
@@ -213,9 +219,80 @@ def test_a_poll_stores_a_complete_attempt_after_a_full_disk(slab: Slab) -> None:
         settle(slab)
         assert not worker.unique.settle_finished()
     assert worker.unique.settle_finished()
-    assert not worker.unique.has_unsettled
+    assert not worker.unique.must_poll
     worker.feed((worker.connect(), PLAIN))
     assert ask(worker).outcome is AttemptOutcome.SETTLED
+
+
+class KilledError(Exception):
+    """A worker dies."""
+
+
+@pytest.mark.parametrize("death", ["prepared", "complete", "stored"])
+def test_a_full_disk_at_a_recovery_confuses_no_attempts(
+    slab: Slab, monkeypatch: pytest.MonkeyPatch, death: str
+) -> None:
+    """The attempts of the next worker have the numbers of the dead worker's attempts."""
+    worker = worker_of(slab)
+    with monkeypatch.context() as patch:
+        if death == "prepared":
+            patch.setattr(fences, "complete_attempt", kill)
+        elif death == "complete":
+            patch.setattr(worker.unique, "on_completed", kill)
+        with suppress(KilledError):
+            worker.feed((worker.connect(), BEGIN + messages(0, 3) + END))
+    with full_disk():
+        worker = worker_of(slab)
+        refused = worker.connect()
+        worker.feed((refused, PLAIN))
+        assert decode_ended(refused.final_frame)[0] is EndReason.SPILL_FAILED
+        assert [worker.unique.settle_finished(), worker.unique.must_poll] == [False, True]
+    worker.unique.settle_finished()
+    assert not worker.unique.must_poll
+    expected = AttemptOutcome.NONE if death == "prepared" else AttemptOutcome.UNCOUNTED
+    assert ask(worker).outcome is expected
+    worker.feed((worker.connect(), PLAIN), (worker.connect(), OTHER))
+    assert settle(slab) == ([10, 20] if death == "prepared" else [0, 1, 2, 10, 20])
+    worker.unique.settle_finished()
+    worker = worker_of(slab)
+    assert ask(worker).outcome is expected
+    assert ask(worker, frame=encode_inquiry(TOKEN, b"other")).outcome is AttemptOutcome.SETTLED
+
+
+@pytest.mark.parametrize("begin", [encode_begin("plain"), BEGIN])
+def test_a_worker_resolves_the_attempts_of_its_predecessor_before_it_completes_one(
+    slab: Slab, monkeypatch: pytest.MonkeyPatch, begin: bytes
+) -> None:
+    worker = worker_of(slab)
+    worker.feed((worker.connect(), OTHER))
+    with full_disk():
+        worker = worker_of(slab)
+    monkeypatch.setattr(fences, "complete_attempt", kill)
+    with pytest.raises(KilledError):
+        worker.feed((worker.connect(), begin + messages(0, 3) + END))
+    worker = worker_of(slab)
+    assert ask(worker).outcome is AttemptOutcome.NONE
+    assert ask(worker, frame=encode_inquiry(TOKEN, b"other")).outcome is AttemptOutcome.UNCOUNTED
+
+
+def test_the_timer_polls_from_the_start_until_the_disk_has_room(slab: Slab, monkeypatch: pytest.MonkeyPatch) -> None:
+    worker = worker_of(slab)
+    worker.feed((worker.connect(), BEGIN + messages(0, 3) + END))
+    loop, polls = Loop(), deque[Callable[[], None]]()
+    monkeypatch.setattr(loop, "call_later", lambda _, poll: polls.append(poll))
+    with full_disk():
+        worker = worker_of(slab)
+        SettlementTimer(loop, worker.unique).start()
+        for _ in range(3):
+            polls.popleft()()
+        assert ask(worker).outcome is AttemptOutcome.PENDING
+    polls.popleft()()
+    assert not polls
+    assert ask(worker).outcome is AttemptOutcome.UNCOUNTED
+
+
+def kill(*_: object) -> None:
+    raise KilledError
 
 
 @pytest.mark.exhaustive

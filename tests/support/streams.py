@@ -101,7 +101,9 @@ class StreamInput:
         self.spill_feed = SpillFeed(
             self.row, self.lanes, self.pool, reporter=self.reporter, spills=self.spills, flush_groups=self.flush_groups
         )
-        self.unique = UniqueAttempts(row, self.spill_directory, self.outcomes, self.flush_groups, (max_size, 900_000))
+        self.unique = UniqueAttempts(
+            slab, row, self.spill_directory, self.outcomes, self.flush_groups, limits=(max_size, 900_000)
+        )
         self.attempts = FencedAttempts(
             slab,
             self.pool,
