@@ -16,9 +16,10 @@ process row.  This second store is the commit point.  After the death of the wor
 PREPARED attempt becomes UNCOUNTED or CANCELLED.  An UNCOUNTED attempt is complete, but its worker died before all its
 messages had outcomes: the daemon still delivers or discards each message, but no process counts the outcomes.
 
-Each entry is one line of JSON in one `write()` to a file opened with O_APPEND.  A kill within a write can leave a part
-of a line, so each entry begins and ends with a newline, and readers skip lines that they cannot parse.  A new file
-replaces a file that is a day old or too large; the old file remains as the *previous* file until the next replacement.
+Each entry is one line of JSON in one `write()` to a file opened with O_APPEND.  A kill within a write, or a full disk,
+can leave a part of a line, so each entry begins and ends with a newline, and readers skip lines that they cannot parse.
+An entry without its last newline is not valid, and the next writer makes its line invalid.  A new file replaces a file
+that is a day old or too large; the old file remains as the *previous* file until the next replacement.
 """
 
 from __future__ import annotations
@@ -66,6 +67,8 @@ class AttemptState(Enum):
         return self in {AttemptState.COMPLETED, AttemptState.SETTLED, AttemptState.UNCOUNTED}
 
 
+_INVALID: Final = "#"
+"""Makes a line invalid at whose end it stands."""
 _CREATED: Final = "created"
 """First item of the entry with the time at which the file was created."""
 _SLAB_ENDED: Final = "slab ended"
@@ -120,7 +123,7 @@ class AttemptRegistry:
         self._read_to = 0
         """Offset up to which the file was read."""
         self._partial_line = b""
-        """Bytes before `_read_to` of a line that has no end yet, because another process may still be writing it."""
+        """Bytes before `_read_to` of a last line without its newline, from a write that failed or was killed."""
         self._created_ms = 0
         self._oldest_ms = 0
         """Creation time of the previous file, or of the current file if there is no previous one."""
@@ -212,7 +215,9 @@ class AttemptRegistry:
             self._append(_SLAB_ENDED, self._slab_id)
 
     def _append(self, *entry: object) -> None:
-        data = f"\n{json.dumps(entry)}\n".encode()
+        # The partial line may lack only its newline. Its writer has not stored the entry, so no reader may parse it.
+        end = _INVALID if self._partial_line else ""
+        data = f"{end}\n{json.dumps(entry)}\n".encode()
         if os.write(self._descriptor, data) != len(data):
             raise OSError(f"{self._path}: the file system is full.")
         self._refresh()
@@ -253,7 +258,8 @@ class AttemptRegistry:
         """Read the new entries; if the file is not open, read the previous file first, then open the file."""
         if self._descriptor < 0:
             with suppress(FileNotFoundError):
-                self._parse(self._path.with_name(_PREVIOUS_FILE).read_bytes())
+                whole, _, _ = self._path.with_name(_PREVIOUS_FILE).read_bytes().rpartition(b"\n")
+                self._parse(whole)
             self._created_ms = 0  # the previous file has set its own creation time
             self._descriptor = os.open(self._path, _OPEN_FLAGS, 0o600)
         self._refresh()

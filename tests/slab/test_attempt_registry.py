@@ -91,6 +91,30 @@ def test_a_partial_line_of_a_killed_process_hides_no_other_entry(directory: Spil
     assert [state_of(registry, name) for name in "ab"] == [AttemptState.PREPARED] * 2
 
 
+@pytest.mark.parametrize("is_replaced", [False, True])
+def test_an_entry_that_lacks_only_its_last_byte_never_becomes_valid(
+    directory: SpillDirectory, *, is_replaced: bool
+) -> None:
+    """The worker has ended the attempt because the write failed, so its repetition must be accepted."""
+    now = [1_000_000]
+    worker, other, successor = (registry_in(directory, lambda: now[0]) for _ in range(3))
+    assert worker.prepare(prepared("a", 1)) is None
+    path = directory.path / "attempts.journal"
+    size = path.stat().st_size
+    worker.prepare(prepared("b", 2))
+    entry_size = path.stat().st_size - size
+    with files_end_at(size + 2 * entry_size - 1), pytest.raises(OSError, match="full"):
+        worker.prepare(prepared("c", 3))
+    assert state_of(other, "c") is None
+    if is_replaced:
+        now[0] += attempt_registry.MAX_FILE_AGE_MS
+    worker.store((SLAB, ROW, 2), AttemptState.COMPLETED)
+    for registry in (worker, other, successor):
+        assert state_of(registry, "b") is AttemptState.COMPLETED
+        assert state_of(registry, "c") is None
+    assert other.prepare(prepared("c", 4)) is None
+
+
 def test_an_attempt_of_a_lost_slab_is_lost_unless_settled(tmp_path: Path) -> None:
     before, gone, now = (SpillDirectory(tmp_path / "spill", SLAB + number, tmp_path / "slab") for number in range(3))
     for directory, name in ((before, "before"), (gone, "gone"), (gone, "settled")):
