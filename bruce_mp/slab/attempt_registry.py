@@ -72,7 +72,7 @@ _INVALID: Final = "#"
 _CREATED: Final = "created"
 """First item of the entry with the time at which the file was created."""
 _SLAB_ENDED: Final = "slab ended"
-"""First item of an entry about a slab that was removed after all its messages had outcomes."""
+"""First item of an entry about a slab that the daemon is about to remove, because all its messages have outcomes."""
 
 AttemptId = tuple[int, int, int]
 """Creation time of the slab in ms since 1970, row of the worker, number of the attempt."""
@@ -83,7 +83,8 @@ class RememberedAttempt:
     """An attempt in the registry, with the number of its messages.
 
     In state SETTLED, `delivered` is the number of delivered messages, and `discards` has the number of discarded
-    messages by reason.  In the other states they are 0 and empty.
+    messages by reason.  In the other states they are 0 and empty.  `has_ended` is True if all its messages had outcomes
+    when the daemon was about to remove the slab.
     """
 
     name: str
@@ -92,6 +93,7 @@ class RememberedAttempt:
     message_count: int
     delivered: int = 0
     discards: Mapping[DiscardReason | int, int] = field(default_factory=dict)
+    has_ended: bool = False
 
 
 class AttemptRegistry:
@@ -130,7 +132,6 @@ class AttemptRegistry:
         self._names: dict[AttemptId, str] = {}
         self._attempts: dict[str, RememberedAttempt] = {}
         """The last attempt of each name."""
-        self._ended_slabs: set[int] = set()
 
     @property
     def exists(self) -> bool:
@@ -150,9 +151,8 @@ class AttemptRegistry:
 
     def is_lost(self, attempt: RememberedAttempt) -> bool:
         """Return True if the attempt's slab was lost with unsettled messages, so that the outcome is unknown."""
-        slab = attempt.id[0]
-        is_unsettled = attempt.state is not AttemptState.SETTLED
-        return is_unsettled and slab != self._slab_id and slab not in self._ended_slabs
+        is_unsettled = attempt.state is not AttemptState.SETTLED and not attempt.has_ended
+        return is_unsettled and attempt.id[0] != self._slab_id
 
     def no_entry_missing_since_ms(self) -> int:
         """Return a time, in ms since 1970, after which no entry is missing.
@@ -288,9 +288,18 @@ class AttemptRegistry:
             self._created_ms = int(items[0])
             self._oldest_ms = self._oldest_ms or self._created_ms  # the previous file is read first
         elif kind == _SLAB_ENDED:
-            self._ended_slabs.add(int(items[0]))
+            self._end_attempts(items[0])
         else:
             self._apply_state(AttemptState(kind), *items)
+
+    def _end_attempts(self, slab: int) -> None:
+        """Remember that all messages of the attempts so far have outcomes, because the daemon removes their slab.
+
+        A kill before the removal keeps the slab, and later attempts in it may still be lost.
+        """
+        for name, attempt in self._attempts.items():
+            if attempt.id[0] == slab:
+                self._attempts[name] = replace(attempt, has_ended=True)
 
     def _apply_state(self, state: AttemptState, slab: int, row: int, number: int, *items: Any) -> None:
         attempt_id = (slab, row, number)

@@ -128,6 +128,24 @@ def test_an_attempt_of_a_lost_slab_is_lost_unless_settled(tmp_path: Path) -> Non
     assert lost == {"before": False, "gone": True, "settled": False}
 
 
+def test_an_attempt_after_the_end_of_a_slab_that_stays_is_lost_with_it(tmp_path: Path) -> None:
+    """The daemon is killed before it removes the slab, and the next start adopts it."""
+    gone, now = (SpillDirectory(tmp_path / "spill", SLAB + number, tmp_path / "slab") for number in range(2))
+    names = "before", "renewed", "after"
+    gone.registry.prepare(prepared("before", 1))
+    gone.registry.prepare(prepared("renewed", 2))
+    gone.registry.store((SLAB, ROW, 2), AttemptState.CANCELLED)
+    gone.remove()
+    for number, name in enumerate(names[1:], 1):
+        gone.registry.prepare(prepared(name, number))
+        gone.registry.store((SLAB, ROW, number), AttemptState.COMPLETED)
+    found = [now.registry.find(name) for name in names]
+    assert [each is not None and now.registry.is_lost(each) for each in found] == [False, True, True]
+    gone.remove()
+    found = [now.registry.find(name) for name in names]
+    assert [each is not None and now.registry.is_lost(each) for each in found] == [False, False, False]
+
+
 def test_an_attempt_without_counts_is_uncounted_after_the_end_of_its_slab(tmp_path: Path) -> None:
     ended, now = (SpillDirectory(tmp_path / "spill", SLAB + number, tmp_path / "slab") for number in range(2))
     for number, name in enumerate(("prepared", "released", "cancelled", "settled"), 1):
