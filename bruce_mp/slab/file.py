@@ -1,6 +1,6 @@
 """The memory-mapped slab file: creation, locks, mapping, checks.
 
-`create_slab` writes a new slab under a temporary name, then links the file to its final name.  So an incomplete file
+`create_slab` writes a new slab to a file without a name, then links the file to its final name.  So an incomplete file
 never has the final name.  `Slab` maps an existing file, once in each process.  The supervisor holds an exclusive flock
 on the file (`lock_exclusive`).  Its children inherit the flock, so the flock lasts while any process of the daemon may
 still write.  A reader outside of the daemon maps a *private* copy.  If the reader also calls `lock_shared`, no daemon
@@ -233,22 +233,34 @@ def create_slab(path: Path, geometry: Geometry, now_ms: int) -> None:
 
     Raises SlabError when `path` exists, or when the file system has no room for the whole file.
     """
-    draft = path.with_name(f"{path.name}.{os.urandom(8).hex()}.new")  # no other user can guess the name and occupy it
     try:
-        descriptor = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        descriptor, draft = _open_draft(path)
     except OSError as error:
         remedy = f"{creation_remedy(error, path.parent)}, or set another slab.path."
         raise SlabError(f"The slab {path} cannot be created: {error.strerror}. {remedy}") from error
     try:
         _initialize(descriptor, geometry, now_ms)
-        os.link(draft, path)
+        # Without `src_dir_fd`, which has no effect on an absolute path, Python would link the symbolic link itself.
+        os.link(f"/proc/self/fd/{descriptor}", path, src_dir_fd=descriptor, follow_symlinks=True)
     except FileExistsError as error:
         raise SlabError(f"A slab exists already at {path}; the daemon does not overwrite it.") from error
     except OSError as error:
         raise SlabError(_creation_error(path, geometry, error)) from error
     finally:
         os.close(descriptor)
-        draft.unlink(missing_ok=True)
+        if draft is not None:
+            draft.unlink(missing_ok=True)
+
+
+def _open_draft(path: Path) -> tuple[int, Path | None]:
+    """Create a file in the directory of `path`, and return its descriptor and its path.
+
+    The file has no path (None), so a kill leaves nothing, or a temporary one if the file system requires a path.
+    """
+    with suppress(OSError):  # the error of the second call tells if it has another cause than the file system
+        return os.open(path.parent, os.O_RDWR | os.O_TMPFILE | os.O_CLOEXEC, 0o600), None
+    draft = path.with_name(f"{path.name}.{os.urandom(8).hex()}.new")  # no other user can guess the name and occupy it
+    return os.open(draft, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), draft
 
 
 def _initialize(descriptor: int, geometry: Geometry, now_ms: int) -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from typing import TYPE_CHECKING
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -21,9 +23,6 @@ from bruce_mp.slab.rows import ProcessRow
 from support.doc_pages import ROOT
 from support.examples import examples
 from support.slabs import SMALL, datagram, put_in_landing_zone
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def test_a_new_slab_is_empty(tmp_path: Path) -> None:
@@ -58,6 +57,39 @@ def test_a_full_file_system_is_reported_at_creation(tmp_path: Path, monkeypatch:
     with pytest.raises(SlabError, match=r"needs \d+ MiB, but its file system has only \d+ MiB free; reduce slab.size"):
         create_slab(tmp_path / "slab", SMALL, now_ms=0)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_an_incomplete_slab_has_no_name_that_a_kill_would_leave(monkeypatch: pytest.MonkeyPatch) -> None:
+    link, seen = os.link, []
+    with TemporaryDirectory(dir="/dev/shm") as directory:
+
+        def look_and_link(*arguments: Any, **named: Any) -> None:
+            seen.append([entry.name for entry in Path(directory).iterdir()])
+            link(*arguments, **named)
+            seen.append([entry.name for entry in Path(directory).iterdir()])
+
+        monkeypatch.setattr(os, "link", look_and_link)
+        create_slab(Path(directory) / "slab", SMALL, now_ms=0)
+    assert seen == [[], ["slab"]]
+
+
+def test_a_slab_is_created_in_a_file_system_without_unnamed_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    really_open = os.open
+
+    def open_named(path: Path, flags: int, mode: int = 0o777) -> int:
+        if flags & os.O_TMPFILE == os.O_TMPFILE:
+            raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
+        return really_open(path, flags, mode)
+
+    monkeypatch.setattr(os, "open", open_named)
+    create_slab(tmp_path / "slab", SMALL, now_ms=0)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["slab"]
+    assert Slab(tmp_path / "slab").geometry == SMALL
+    with pytest.raises(SlabError, match="exists already"):
+        create_slab(tmp_path / "slab", SMALL, now_ms=0)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["slab"]
 
 
 def test_a_missing_directory_is_reported(tmp_path: Path) -> None:
