@@ -15,7 +15,7 @@ so the batch must be sent again unchanged, with the same sequence numbers.
 
 from __future__ import annotations
 
-from itertools import count
+from itertools import chain, count
 from typing import TYPE_CHECKING, Final
 
 from bruce_mp import kernels
@@ -327,7 +327,7 @@ class Assignments:
             self._send_waiting(topic, partition, route, slot)
 
     def _recall(self, topic: int, partition: int, route: Route, now_ms: int) -> None:
-        """Request a partition's messages back, because metadata names another leader or the topic was deleted."""
+        """Request a partition's messages back, because metadata names another leader or lacks the partition."""
         assert route.slot is not None
         route.recall(now_ms)
         self._row.add(Counter.PauseStarted)
@@ -350,21 +350,36 @@ class Assignments:
             self._outbox.post(slot, Parcel(ParcelKind.WAITED, topic, partition, rest))
 
     def remove_topic(self, topic: int, now_ms: int) -> list[Segment]:
-        """Remove the routes of a deleted topic, and return the segments that wait in them.
-
-        If a dispatcher holds a partition, request its messages back; a later call removes the route.
-        """
+        """Remove the routes of a deleted topic (`_remove_route`), and return the segments that wait in them."""
         waiting: list[Segment] = []
         self._outbox.remove_topic(topic)
         for key, route in [(key, route) for key, route in self._routes.items() if key[0] == topic]:
-            built, rest = route.pop_all()
-            waiting += built + rest
-            if route.slot is None:
-                self._row.add(Counter.PauseFinished, int(route.is_paused))
-                del self._routes[key]
-            elif route.is_flowing:
-                self._recall(*key, route, now_ms)
+            waiting += chain(*route.pop_all())
+            self._remove_route(key, route, now_ms)
         return waiting
+
+    def remove_lost(self, is_missing: Callable[[int, int], bool], now_ms: int) -> list[tuple[int, Route]]:
+        """Remove the routes of lost partitions (`_remove_route`), and return the removed ones with their topic numbers.
+
+        For `is_missing` see `Route.on_metadata`; its arguments are topic number and partition.
+        """
+        lost: list[tuple[int, Route]] = []
+        for key, route in list(self._routes.items()):
+            if route.on_metadata(is_missing=is_missing(*key), now_ms=now_ms) and self._remove_route(key, route, now_ms):
+                lost.append((key[0], route))
+        return lost
+
+    def _remove_route(self, key: _TopicPartition, route: Route, now_ms: int) -> bool:
+        """Remove a route and return True; return False if a dispatcher holds the partition.
+
+        In that case, request the partition's messages back; a later call removes the route.
+        """
+        if route.slot is None:
+            self._row.add(Counter.PauseFinished, int(route.is_paused))
+            del self._routes[key]
+        elif route.is_flowing:
+            self._recall(*key, route, now_ms)
+        return route.slot is None
 
     # --- frames of dispatchers ---------------------------------------------------------------------------------------
 

@@ -13,7 +13,8 @@ even after the grace period.
 A topic with fewer partitions than before gets the same grace period.  Kafka never removes single partitions: either the
 broker does not know of an increase yet, or the topic was deleted and created again.  AnyPartition messages go to the
 partitions that have a leader in the response.  The partitions that the response lacks stay in the view without leaders,
-so PartitionKey messages wait.
+so PartitionKey messages wait.  A partition is *lost* if all responses of a grace period have the topic without it.  The
+router treats its record batches like those of a deleted topic, and routes its unsent messages to other partitions.
 """
 
 from __future__ import annotations
@@ -50,6 +51,10 @@ class TopicView(Struct, frozen=True):
     partitions: tuple[int, ...]
     leaders: dict[int, int]
     is_partial: bool = False
+
+    def has(self, partition: int) -> bool:
+        """Return True if the topic has the partition; a partition with a leader is found without a search."""
+        return partition in self.leaders or partition in self.partitions
 
     def key_partition_count(self, known_count: int, *, keys_wait: bool = False) -> int:
         """Return the number of partitions over which inputs spread keys.

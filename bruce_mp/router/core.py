@@ -2,7 +2,8 @@
 
 In the slab, each message that the router holds is in one of the `_ROUTED_STATES`, so a new router finds the messages by
 a sweep.  The router *binds* each message to a partition before it sends the message to a dispatcher.  A bound message
-never changes its partition.  So messages of a partition keep their order even if another dispatcher gets them.
+never changes its partition, unless the partition is lost.  So messages of a partition keep their order even if another
+dispatcher gets them.
 
 `router/process.py` calls the methods of `Router` for each event.  Then the process does the work that the properties of
 `Router` show: metadata to fetch, topics to create, frames to send, dispatchers to run.
@@ -167,12 +168,14 @@ class Router:
 
     def on_metadata(self, view: ClusterView, started_ms: int, now_ms: int) -> bool:
         """Apply metadata of a fetch that began at `started_ms`; return True if it differs from the metadata before."""
-        view = self._missing.keep_for_grace_period(view, self._tables.topics.partition_counts(), now_ms)
+        response = view
+        view = self._missing.keep_for_grace_period(response, self._tables.topics.partition_counts(), now_ms)
         has_changed = view != self._topics.view
         self._topics.view = view
         self._turns.apply_view(view)
         for topic in list(self._topics.by_number.values()):
             self._update_topic(topic, view.topics.get(topic.name), now_ms)
+        self._empty_lost_partitions(response, now_ms)
         for number in self._tables.reclaim_entries(view.topics, self._assignments.find_topics_in_use, now_ms):
             self._topics.by_number.pop(number, None)
             self._runs.rate_limits.remove(number)
@@ -202,6 +205,27 @@ class Router:
             return
         waiting = [*self._runs.pop_waiting(topic), *self._assignments.remove_topic(topic.number, now_ms)]
         self._discards.settle(waiting, DiscardReason.BAD_TOPIC, topic.name, Counter.DiscardBadTopicOnReroute)
+
+    def _empty_lost_partitions(self, response: ClusterView, now_ms: int) -> None:
+        """Discard or park the messages of partitions that are missing in all metadata of a grace period.
+
+        Batches that a dispatcher has built are discarded, like those of a deleted topic, because consumers may have
+        read them.  The other messages were never sent: parked, they wait for another partition.
+        """
+        names = {number: topic.name for number, topic in self._topics.by_number.items()}
+
+        def is_missing(number: int, partition: int) -> bool:
+            view = response.topics.get(names.get(number, b""))
+            # A topic that has no partition at all has an error, and its number of partitions is unknown.
+            return view is not None and bool(view.partitions) and not view.has(partition)
+
+        unsent: dict[int, list[Segment]] = {}
+        for number, route in self._assignments.remove_lost(is_missing, now_ms):
+            built, rest = route.pop_all()
+            self._discards.settle(built, DiscardReason.BAD_TOPIC, names[number], Counter.DiscardBadTopicOnReroute)
+            unsent.setdefault(number, []).extend(rest)
+        for number, segments in unsent.items():
+            self._runs.park_lost(self._topics.by_number[number], segments, now_ms)
 
     def _ensure_numbered(self, name: bytes, now_ms: int) -> bool:
         """Give a topic a number in the slab's topic table, unless it has one.

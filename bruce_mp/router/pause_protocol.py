@@ -8,10 +8,10 @@ A scope, a unit that can pause, is a partition or a dispatcher with all its part
     WAITING       all messages are back in the router, and wait for metadata that names the leader
 
 A pause (HANDING_BACK, then WAITING) has one of three causes: an error at the dispatcher, the router's `hand_back_all`,
-or a *recall*, because metadata names another leader or lacks the topic.  After a recall the present metadata is enough
-to resume the scope.  After any other pause the scope stays WAITING until the router has metadata of a fetch that began
-after the scope's back-off.  Then the router sends first the batches that a dispatcher has built and perhaps sent, then
-the other returned messages, then the messages that arrived during the pause.
+or a *recall*, because metadata names another leader, or lacks the topic or the partition.  After a recall the present
+metadata is enough to resume the scope.  After any other pause the scope stays WAITING until the router has metadata of
+a fetch that began after the scope's back-off.  Then the router sends first the batches that a dispatcher has built and
+perhaps sent, then the other returned messages, then the messages that arrived during the pause.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from enum import Enum, unique
 from typing import TYPE_CHECKING, Final
 
 from bruce_mp.errors import BruceError
+from bruce_mp.router.cluster import MISSING_GRACE_MS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -121,7 +122,7 @@ class Route(Scope):
     `slot` is the slot of the dispatcher that holds the partition, None if no dispatcher does.
     """
 
-    __slots__ = ("arrived", "needs_sorting", "returned", "returned_built", "slot")
+    __slots__ = ("arrived", "missing_since_ms", "needs_sorting", "returned", "returned_built", "slot")
 
     def __init__(self, backoff: RouterBackoff) -> None:
         super().__init__(backoff)
@@ -135,6 +136,19 @@ class Route(Scope):
         self.needs_sorting = False
         """True if `returned` may be out of order: it begins with segments of a dead router, and a dispatcher may return
         older segments after them."""
+        self.missing_since_ms: int | None = None
+        """Since when metadata has the topic without the partition; None if it has the partition or lacks the topic."""
+
+    def on_metadata(self, *, is_missing: bool, now_ms: int) -> bool:
+        """Return True if the partition is *lost*: it was missing in all metadata of the grace period.
+
+        `is_missing` is True if the new metadata has the topic without the partition.
+        """
+        if not is_missing:
+            self.missing_since_ms = None
+        elif self.missing_since_ms is None:
+            self.missing_since_ms = now_ms
+        return self.missing_since_ms is not None and now_ms - self.missing_since_ms >= MISSING_GRACE_MS
 
     def recall(self, now_ms: int) -> None:
         """Begin a recall: pause without a back-off."""

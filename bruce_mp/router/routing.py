@@ -22,6 +22,7 @@ from bruce_mp.router.rate_limit import RateLimits
 from bruce_mp.router.slab_tables import SWEEP_INTERVAL_MS
 from bruce_mp.router.topics import portions_of
 from bruce_mp.slab import layout as lay
+from bruce_mp.slab.recovery import inspect_segment
 from bruce_mp.slab.runs import arrived_ms, raise_damage, read_run
 from bruce_mp.telemetry.broker_status import ALL_PARTITIONS
 from bruce_mp.telemetry.counters import Counter
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from bruce_mp.router.topics import Topic, TopicRegistry
     from bruce_mp.router.unknown_topics import UnknownTopics
     from bruce_mp.slab.file import Slab
+    from bruce_mp.slab.recovery import FoundSegment
     from bruce_mp.slab.rows import ProcessRow
     from bruce_mp.slab.runs import Segment
 
@@ -381,6 +383,25 @@ class RunRouter:
                 self._unpark_keyed(topic, routed)
                 self._unpark_unkeyed(topic, routed)
         self._send(routed)
+
+    def park_lost(self, topic: Topic, segments: Iterable[Segment], now_ms: int) -> None:
+        """Park the unsent messages of partitions that a topic has lost: in order of arrival, before the parked ones.
+
+        In the slab they stay bound to the lost partition until `unpark` binds them to another, so a new router finds
+        them as messages of the lost partition.
+        """
+        found: list[FoundSegment] = []
+        for segment in segments:
+            try:
+                found.append(inspect_segment(self._slab, segment))
+            except SlabError as error:
+                quarantine(self._row, error)
+        found.sort(key=attrgetter("arrival"))
+        topic.parked_keyed[:0] = [part.segment for part in found if part.flags & _HAS_KEY]
+        if not topic.parked_unkeyed:
+            topic.parked_since_ms = now_ms
+        topic.parked_unkeyed[:0] = [part.segment for part in found if not part.flags & _HAS_KEY]
+        self._maybe_parked[topic.number] = topic
 
     def _topics_with_parked(self) -> list[Topic]:
         """Return the topics with parked messages; reports ask each second, so not all topics are searched."""

@@ -363,14 +363,21 @@ def cpu_of(process: psutil.Process) -> float:
     return times.user + times.system
 
 
-def test_queued_messages_of_a_deleted_topic_are_discarded(stage: Stage) -> None:
-    load = stage.load()
-    stage.broker.inject(Fault(action=FaultAction.ERROR, code=19, topic=load.topics[0], times=None))
-    stage.send(load).join()
-    stage.broker.wait_until(errors={19: 1})
-    stage.broker.delete_topic(load.topics[0])
+def test_queued_messages_of_deleted_topics_and_lost_partitions_are_discarded(stage: Stage) -> None:
+    deleted, shrunk = loads = stage.load(), stage.load()
+    for load in loads:
+        stage.broker.inject(Fault(action=FaultAction.ERROR, code=19, topic=load.topics[0], times=None))
+        stage.send(load).join()
+    stage.broker.wait_until(errors={19: 2 * PARTITIONS})
+    for load in loads:
+        stage.broker.delete_topic(load.topics[0])
+    stage.broker.add_topic(shrunk.topics[0], 1)
     stage.broker.clear_faults()
-    stage.daemon.wait_for(lambda: stage.grown(discarded(DiscardReason.BAD_TOPIC)) == load.total, "the discards", 40)
+    stage.daemon.wait_settled(stage.before(Counter.MsgReceived) + deleted.total + shrunk.total, 40)
+    built = stage.grown(discarded(DiscardReason.BAD_TOPIC)) - deleted.total
+    values = [seen.value for seen in read_back(stage.broker, shrunk.topics)[shrunk.topics[0]]]
+    assert built > 0, "no batch of the lost partitions was built"
+    assert len(values) == len(set(values)) == shrunk.total - built > 0
     stage.delivered(stage.load())
 
 
