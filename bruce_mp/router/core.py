@@ -176,6 +176,7 @@ class Router:
         for topic in list(self._topics.by_number.values()):
             self._update_topic(topic, view.topics.get(topic.name), now_ms)
         self._empty_lost_partitions(response, now_ms)
+        self._clear_refusals_of_deleted(view)
         for number in self._tables.reclaim_entries(view.topics, self._assignments.find_topics_in_use, now_ms):
             self._topics.by_number.pop(number, None)
             self._runs.rate_limits.remove(number)
@@ -226,6 +227,14 @@ class Router:
             unsent.setdefault(number, []).extend(rest)
         for number, segments in unsent.items():
             self._runs.park_lost(self._topics.by_number[number], segments, now_ms)
+
+    def _clear_refusals_of_deleted(self, view: ClusterView) -> None:
+        """Clear the refusal codes of deleted topics, because no broker will accept a message of such a topic.
+
+        A dispatcher may store the code again until it has handed back its messages; this causes another metadata fetch.
+        """
+        table = self._tables.topics
+        table.clear_refusals([table.number_of(name) for name in table.refusals() if name not in view.topics])
 
     def _ensure_numbered(self, name: bytes, now_ms: int) -> bool:
         """Give a topic a number in the slab's topic table, unless it has one.

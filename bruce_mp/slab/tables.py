@@ -2,7 +2,8 @@
 
 The router is the only writer of both tables, with two exceptions.  The dispatcher of a partition stores the partition's
 next sequence number.  Any dispatcher stores a topic's *refusal*: the error code of a broker's last answer, if the error
-was fatal.  An entry is complete before the store that makes it visible to other processes.
+was fatal.  (The router clears the refusals of deleted topics.)  An entry is complete before the store that makes it
+visible to other processes.
 
 A topic keeps its number while it has an entry.  If Kafka does not have the topic any more, and the slab has no messages
 of it, the router may reuse the entry for another topic, under another number: the index of the entry plus a multiple of
@@ -157,7 +158,10 @@ class TopicTable:
         self._slab.words[(self._at(topic) + lay.TOPIC_REFUSAL) >> 2] = code
 
     def clear_refusals(self, topics: Iterable[int]) -> None:
-        """Clear the refusal codes of topics, because the broker has accepted messages (dispatchers only)."""
+        """Clear the refusal codes of topics, because a broker has accepted messages or the topics were deleted.
+
+        A dispatcher calls this after an acceptance, the router after a deletion.
+        """
         words, capacity, entry = self._slab.words, self._capacity, lay.TOPIC_ENTRY
         first_at = self._table_at + lay.TOPIC_REFUSAL
         for topic in topics:

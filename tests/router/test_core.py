@@ -21,6 +21,7 @@ from bruce_mp.router.slab_tables import SlabTables
 from bruce_mp.router.unknown_topics import START_GRACE_MS
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.file import Geometry
+from bruce_mp.slab.tables import TopicTable
 from bruce_mp.status.event_decoder import decode_events
 from bruce_mp.telemetry.books import counter_total
 from bruce_mp.telemetry.broker_status import ALL_PARTITIONS, NO_LEADER, PausedScope, RouterStatus
@@ -462,6 +463,32 @@ def test_messages_of_a_missing_topic_are_discarded_after_the_grace_period(make: 
     for _ in range(100):
         world.step_all()
     assert world.fetches == quiet_from, "a topic that is gone goes on costing fetches"
+
+
+@pytest.mark.parametrize(("code", "reason"), [(29, DiscardReason.BAD_TOPIC), (42, DiscardReason.KAFKA_ERROR_ACK)])
+def test_a_refusal_ends_when_its_topic_is_deleted(make: MakeWorld, code: int, reason: DiscardReason) -> None:
+    """With code 29 a message waits for the deletion; with code 42 a new router has no message of the topic."""
+    world = make({b"t": [1], b"doomed": [2]})
+    world.step_until_synced()
+    world.errors.extend([(code, False)] * 1000)
+    world.send_one(b"doomed")
+    for _ in range(30):
+        world.step_all()
+    table = TopicTable(world.slab)
+    assert table.refusals() == {b"doomed": code}
+    if not world.held():
+        world.kill_router()
+        world.step_until_synced()
+    del world.topics[b"doomed"]
+    world.cluster.leaders[b"doomed", 0] = None
+    refresh(world)
+    assert table.refusals() == {b"doomed": code}, "the grace period has not ended"
+    world.advance_clock(MISSING_GRACE_MS)
+    refresh(world)
+    world.step_until_settled()
+    run_for(world, 1)
+    assert table.refusals() == {}
+    assert world.reporter.discarded == {reason: 1}
 
 
 def test_a_full_topic_table_refuses_further_topics(make: MakeWorld) -> None:
