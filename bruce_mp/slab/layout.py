@@ -84,7 +84,7 @@ TOPIC_PARTITIONS: Final = 0  # u32, the topic's number of partitions in the brok
 TOPIC_NAME_LENGTH: Final = 4  # u32
 TOPIC_NAME: Final = 8  # u8[TOPIC_NAME_MAX]
 TOPIC_ID_HASH: Final = 257  # u8[3], a hash of Kafka's id of the topic (router), 0 = not known
-TOPIC_REFUSAL: Final = 260  # u32, the code of a broker's last answer if it was a fatal error, else 0 (dispatchers)
+TOPIC_REFUSAL: Final = 260  # u32, a broker's last answer if it was a fatal error (dispatchers; the router clears it)
 TOPIC_NUMBER: Final = 264  # u32, stored last: index of the entry + a multiple of the table's capacity; 0 = free
 TOPIC_LAST_NUMBER: Final = 268  # u32, the number of the topic that was removed from the entry last, 0 = none
 
