@@ -15,7 +15,7 @@ func TestAClientThatGaveUpOpensNoConnection(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer daemon.Close()
-	client := &StreamClient{network: "unix", address: path, backoff: firstBackoff}
+	client := &StreamClient{network: "unix", address: path}
 	client.life, client.abort = context.WithCancel(context.Background())
 	client.abort()
 	if client.connect() || client.link != nil {

@@ -81,8 +81,9 @@ type StreamClient struct {
 	requests     []*flushRequest // that the writer does not have yet
 	uncertain    int64
 	closing      bool
-	wasDenied    bool  // the last attempt to connect failed for want of permission
-	denied       error // of the last attempt, if the one before it was denied, too
+	wasDenied    bool          // the last attempt to connect failed for want of permission
+	denied       error         // of the last attempt, if the one before it was denied, too
+	backoff      time.Duration // before the next attempt to connect, from the start of the last one
 	stats        StreamStats
 
 	// The writer's own.
@@ -90,7 +91,7 @@ type StreamClient struct {
 	spare   []byte // the memory of buf, for the next pending messages
 	written int
 	link    *link
-	backoff time.Duration
+	tried   time.Time // the start of the last attempt to connect
 	breaks  int
 	token   uint64
 }
@@ -139,7 +140,6 @@ func NewStreamClient(network, address string, options StreamOptions) *StreamClie
 		abort:   abort,
 		ended:   make(chan struct{}),
 		flushes: make(chan struct{}, 1),
-		backoff: firstBackoff,
 	}
 	go c.run()
 	return c
@@ -245,6 +245,9 @@ func (c *StreamClient) Close(ctx context.Context) error {
 		return ErrClosed
 	}
 	c.closing = true
+	if c.stats.Waiting == 0 && c.link == nil {
+		c.abort() // only flushes wait for a connection
+	}
 	c.signal()
 	c.mu.Unlock()
 	select {
@@ -342,16 +345,16 @@ func (c *StreamClient) isAborted() bool {
 	return c.life.Err() != nil
 }
 
-// connect opens a connection if there is none. After a failure it waits.
+// connect opens a connection if there is none and the pause after the last attempt is over.
 func (c *StreamClient) connect() bool {
 	if c.link != nil {
 		return true
 	}
+	c.pause()
 	dialer := net.Dialer{Timeout: dialTimeout}
 	conn, err := dialer.DialContext(c.life, c.network, c.address)
 	c.noteDenial(err)
 	if err != nil {
-		c.backOff()
 		return false
 	}
 	c.mu.Lock()
@@ -382,9 +385,15 @@ func (c *StreamClient) noteDenial(err error) {
 	}
 }
 
-func (c *StreamClient) backOff() {
-	c.sleep(c.backoff/2 + time.Duration(rand.Int63n(int64(c.backoff/2)+1)))
-	c.backoff = min(2*c.backoff, maxBackoff)
+// pause waits for the next attempt to connect. It counts from the start of the last one, also if that one succeeded: a
+// daemon may close each connection at once.
+func (c *StreamClient) pause() {
+	c.mu.Lock()
+	pause := c.backoff/2 + time.Duration(rand.Int63n(int64(c.backoff/2)+1))
+	c.backoff = min(max(2*c.backoff, firstBackoff), maxBackoff)
+	c.mu.Unlock()
+	c.sleep(time.Until(c.tried.Add(pause)))
+	c.tried = time.Now()
 }
 
 func (c *StreamClient) writeMessages() bool {
@@ -433,7 +442,6 @@ func (c *StreamClient) removeFirst(size int) {
 func (c *StreamClient) onBreak() {
 	if c.written == 0 {
 		c.breaks = 0
-		c.backOff()
 		return
 	}
 	c.written = 0
@@ -561,6 +569,7 @@ func (c *StreamClient) onReadError(from *link, err error) {
 }
 
 func (c *StreamClient) settle(from *link, a answer) {
+	c.backoff = firstBackoff
 	request := from.awaiting[a.token]
 	delete(from.awaiting, a.token)
 	if request == nil || request.isOver {

@@ -7,6 +7,7 @@ import fcntl
 import socket
 import termios
 import threading
+import time
 from abc import abstractmethod
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -218,6 +219,29 @@ def answering_once(path: Path, answer: bytes) -> Iterator[None]:
         thread.start()
         yield
         thread.join(WAIT_S)
+
+
+@contextmanager
+def closing_at_once(path: Path) -> Iterator[list[float]]:
+    """Accept connections at `path`, and close each at once. Yield the list of their times."""
+    connections: list[float] = []
+
+    def serve() -> None:
+        with suppress(OSError):
+            while True:
+                listener.accept()[0].close()
+                connections.append(time.monotonic())
+
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+        listener.bind(str(path))
+        listener.listen()
+        thread = threading.Thread(target=serve)
+        thread.start()
+        try:
+            yield connections
+        finally:
+            listener.shutdown(socket.SHUT_RDWR)
+            thread.join(WAIT_S)
 
 
 def unread_bytes(connection: socket.socket) -> int:

@@ -150,6 +150,8 @@ struct State {
     is_closing: bool,
     is_aborted: bool,
     link: Option<Link>,
+    /// The pause between the start of the last attempt to connect and the next one.
+    backoff: Duration,
     stats: StreamStats,
 }
 
@@ -203,6 +205,7 @@ impl State {
     }
 
     fn settle(&mut self, answer: Answer) {
+        self.backoff = FIRST_BACKOFF;
         let (Some(flush), Some(link)) = (&mut self.flush, &mut self.link) else { return };
         if flush.token != Some(answer.token) || flush.result.is_some() {
             return;
@@ -237,12 +240,16 @@ impl Shared {
         state
     }
 
-    fn pause(&self, length: Duration) {
-        let deadline = Instant::now() + length;
+    /// Waits until the deadline; fails if the client is aborted.
+    fn pause_until(&self, deadline: Instant) -> io::Result<()> {
         let mut state = self.lock();
         while !state.is_aborted && Instant::now() < deadline {
             state = self.wait(state, deadline);
         }
+        if state.is_aborted {
+            return Err(io::ErrorKind::Interrupted.into());
+        }
+        Ok(())
     }
 }
 
@@ -389,7 +396,8 @@ struct Writer<'a> {
     start: usize,
     written: usize,
     connection: Option<Connection>,
-    backoff: Duration,
+    /// The start of the last attempt to connect.
+    tried: Instant,
     /// The last attempt to connect failed for want of permission.
     was_denied: bool,
     /// The present attempt began after the start of `close`.
@@ -406,7 +414,7 @@ impl<'a> Writer<'a> {
             start: 0,
             written: 0,
             connection: None,
-            backoff: FIRST_BACKOFF,
+            tried: Instant::now(),
             was_denied: false,
             is_closing: false,
             breaks: 0,
@@ -459,11 +467,12 @@ impl<'a> Writer<'a> {
         true
     }
 
-    /// Opens a connection if there is none; waits after a failure.
+    /// Opens a connection if there is none and the pause after the last attempt is over.
     fn connect(&mut self) -> io::Result<()> {
         if self.connection.is_some() {
             return Ok(());
         }
+        self.pause()?;
         let opened = Connection::open(&self.shared.address)
             .and_then(|connection| Ok((connection.try_clone()?, connection.try_clone()?, connection)));
         match opened {
@@ -485,7 +494,6 @@ impl<'a> Writer<'a> {
             Err(error) => {
                 let is_path = matches!(self.shared.address, Address::Unix(_));
                 self.note_denial(is_path && error.kind() == io::ErrorKind::PermissionDenied);
-                self.back_off();
                 Err(error)
             }
         }
@@ -498,11 +506,11 @@ impl<'a> Writer<'a> {
         if !is_denied {
             return;
         }
-        self.backoff = FIRST_BACKOFF;
+        let mut state = self.shared.lock();
+        state.backoff = FIRST_BACKOFF;
         if !was_denied {
             return;
         }
-        let mut state = self.shared.lock();
         if let Some(flush) = state.flush.as_mut().filter(|flush| flush.is_covered) {
             flush.result.get_or_insert(Err(FlushError::NoPermission));
         }
@@ -511,10 +519,17 @@ impl<'a> Writer<'a> {
         self.shared.changed.notify_all();
     }
 
-    fn back_off(&mut self) {
+    /// Waits for the next attempt to connect.  The pause counts from the start of the last one, also if that one succeeded: a
+    /// daemon may close each connection at once.
+    fn pause(&mut self) -> io::Result<()> {
+        let mut state = self.shared.lock();
+        let backoff = state.backoff;
+        state.backoff = (backoff * 2).clamp(FIRST_BACKOFF, MAX_BACKOFF);
+        drop(state);
         let random = RandomState::new().build_hasher().finish() % 1000; // the standard library has no other
-        self.shared.pause(self.backoff / 2 + self.backoff * random as u32 / 2000);
-        self.backoff = (self.backoff * 2).min(MAX_BACKOFF);
+        self.shared.pause_until(self.tried + backoff / 2 + backoff * random as u32 / 2000)?;
+        self.tried = Instant::now();
+        Ok(())
     }
 
     fn write_messages(&mut self) -> io::Result<()> {
@@ -549,8 +564,8 @@ impl<'a> Writer<'a> {
             return;
         }
         self.breaks = 0;
-        self.backoff = FIRST_BACKOFF;
         let mut state = self.shared.lock();
+        state.backoff = FIRST_BACKOFF;
         let bytes = self.start - before;
         state.waiting_bytes -= bytes;
         state.stats.waiting -= messages;
@@ -576,7 +591,6 @@ impl<'a> Writer<'a> {
     fn on_break(&mut self, error: io::Error) -> io::Result<()> {
         if self.written == self.start {
             self.breaks = 0;
-            self.back_off();
             return Err(error);
         }
         self.written = self.start;

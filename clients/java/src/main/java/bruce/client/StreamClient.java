@@ -61,6 +61,7 @@ public final class StreamClient implements Closeable {
     private long uncertain;
     private Connection connection;
     private SocketChannel opened;
+    private long backoffMillis; // between the start of the last attempt to connect and the next one
     private boolean isClosing;
     private boolean isAborted;
     private long sent;
@@ -74,7 +75,7 @@ public final class StreamClient implements Closeable {
     // The writer's own.
     private final List<byte[]> batch = new ArrayList<>();
     private final ByteBuffer output = ByteBuffer.allocateDirect(WRITE_SIZE);
-    private long backoffMillis = FIRST_BACKOFF_MILLIS;
+    private long triedNanos = System.nanoTime(); // the start of the last attempt to connect
     private boolean wasDenied; // the last attempt to connect failed for want of permission
     private boolean isDenied; // so did the one before it
     private boolean sawClosing; // the last attempt began after the start of close()
@@ -378,7 +379,7 @@ public final class StreamClient implements Closeable {
                 if (connection != null && connection.hasEnded) {
                     disconnect(List.of());
                 }
-                if (isAborted || (isClosing && waiting.isEmpty()) || (sawClosing && isDenied)) {
+                if (isOver() || (sawClosing && isDenied)) {
                     return false;
                 }
                 if (!waiting.isEmpty() || !requests.isEmpty()) {
@@ -388,7 +389,7 @@ public final class StreamClient implements Closeable {
                 hasWaited = true;
             }
             if (hasWaited && lingerMillis > 0) {
-                pause(lingerMillis, WRITE_SIZE);
+                pause(TimeUnit.MILLISECONDS.toNanos(lingerMillis), WRITE_SIZE);
             }
             sawClosing = isClosing;
             due.addAll(requests);
@@ -399,12 +400,17 @@ public final class StreamClient implements Closeable {
         }
     }
 
-    /** Waits until the client is aborted or so many bytes of messages are waiting. */
-    private void pause(long millis, long enoughBytes) {
+    /** Tells whether there is nothing more to write; the caller has the lock. */
+    private boolean isOver() {
+        return isAborted || (isClosing && waiting.isEmpty());
+    }
+
+    /** Waits until the client is aborted, or closes with an empty buffer, or so many bytes of messages are waiting. */
+    private void pause(long nanos, long enoughBytes) {
         lock.lock();
         try {
-            long left = TimeUnit.MILLISECONDS.toNanos(millis);
-            while (left > 0 && !isAborted && waitingBytes < enoughBytes) {
+            long left = nanos;
+            while (left > 0 && !isOver() && waitingBytes < enoughBytes) {
                 left = changed.awaitNanos(left);
             }
         } catch (InterruptedException e) {
@@ -414,11 +420,12 @@ public final class StreamClient implements Closeable {
         }
     }
 
-    /** Opens a connection if there is none; waits after a failure. */
+    /** Opens a connection if there is none and the pause after the last attempt is over. */
     private void connect(List<FlushRequest> due) throws IOException {
         if (connection != null) {
             return;
         }
+        pauseBeforeAttempt();
         SocketChannel channel = SocketChannel.open(address instanceof UnixDomainSocketAddress ? UNIX : INET);
         try {
             register(channel);
@@ -429,7 +436,6 @@ public final class StreamClient implements Closeable {
         } catch (IOException e) {
             closeQuietly(channel);
             noteDenial(e, due);
-            backOff();
             throw e;
         }
         wasDenied = false;
@@ -446,7 +452,7 @@ public final class StreamClient implements Closeable {
         isDenied = isDenial && wasDenied;
         wasDenied = isDenial;
         if (isDenial) {
-            backoffMillis = FIRST_BACKOFF_MILLIS;
+            resetBackoff();
         }
         if (isDenied) {
             failAll(due);
@@ -474,7 +480,7 @@ public final class StreamClient implements Closeable {
         lock.lock();
         try {
             opened = channel;
-            if (isAborted) {
+            if (isOver()) {
                 throw new IOException("The client is closed.");
             }
         } finally {
@@ -495,9 +501,29 @@ public final class StreamClient implements Closeable {
         reader.start();
     }
 
-    private void backOff() {
-        pause(ThreadLocalRandom.current().nextLong(backoffMillis / 2, backoffMillis + 1), Long.MAX_VALUE);
-        backoffMillis = Math.min(2 * backoffMillis, MAX_BACKOFF_MILLIS);
+    /**
+     * Waits for the next attempt to connect. The pause counts from the start of the last one, also if that one succeeded: a
+     * daemon may close each connection at once.
+     */
+    private void pauseBeforeAttempt() {
+        lock.lock();
+        try {
+            long millis = ThreadLocalRandom.current().nextLong(backoffMillis / 2, backoffMillis + 1);
+            backoffMillis = Math.max(FIRST_BACKOFF_MILLIS, Math.min(2 * backoffMillis, MAX_BACKOFF_MILLIS));
+            pause(triedNanos + TimeUnit.MILLISECONDS.toNanos(millis) - System.nanoTime(), Long.MAX_VALUE);
+        } finally {
+            lock.unlock();
+        }
+        triedNanos = System.nanoTime();
+    }
+
+    private void resetBackoff() {
+        lock.lock();
+        try {
+            backoffMillis = FIRST_BACKOFF_MILLIS;
+        } finally {
+            lock.unlock();
+        }
     }
 
     /** Writes the messages that are waiting, in writes of several messages. */
@@ -556,7 +582,7 @@ public final class StreamClient implements Closeable {
         }
         if (messages > 0) {
             breaks = 0;
-            backoffMillis = FIRST_BACKOFF_MILLIS;
+            resetBackoff();
         }
     }
 
@@ -576,7 +602,6 @@ public final class StreamClient implements Closeable {
         }
         onWritten(whole);
         if (left == 0) {
-            backOff();
             return;
         }
         if (++breaks < MAX_BREAKS) {
@@ -677,6 +702,7 @@ public final class StreamClient implements Closeable {
     }
 
     private void settle(Connection from, Barrier.Answer answer) {
+        resetBackoff();
         FlushRequest request = from.awaiting.remove(answer.token());
         if (request == null || request.isOver) {
             return;
