@@ -1,4 +1,4 @@
-"""Stream clients without a thread after `close`: each call that would need a connection is an error, and opens none."""
+"""Stream clients after `close`: the counts include each message once, and no call opens a connection."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from support.client_programs import build, param, run_tool
+from support.client_programs import LANGUAGES, ConformanceProgram, build, param, run_tool
 from support.stream_daemon import StreamDaemon
 
 if TYPE_CHECKING:
@@ -52,6 +52,8 @@ end
 Thread.pass until writer.stop?
 puts [client.close(timeout: 0), writer.value, client.stats.connections].join(' ')
 """
+WITHOUT_COUNTS: Final = {"c", "rust"}
+"""The languages in which `close` frees the client."""
 PROGRAMS: Final = {"php": ("php", "-r", PHP, "--"), "ruby": ("ruby", "-e", RUBY, "--")}
 
 
@@ -70,4 +72,19 @@ def test_a_write_ends_when_another_thread_closes_the_client(name: str, tmp_path:
         daemon.reading.clear()
         said = run_tool(name, ("ruby", "-e", RUBY_THREADS, "--", str(tmp_path / "in")))
         assert said.split() == ["1", "closed", "1"]
+        daemon.reading.set()
+
+
+@pytest.mark.parametrize("name", [param(name) for name in LANGUAGES if name not in WITHOUT_COUNTS])
+def test_a_close_within_a_write_counts_each_message_once(name: str, tmp_path: Path) -> None:
+    with StreamDaemon(tmp_path / "in") as daemon, ConformanceProgram(build(name), name) as program:
+        daemon.reading.clear()  # the connection fills up within a write of several messages
+        program.open_stream(tmp_path / "in", 8 << 20)
+        accepted = program.send_stream("t", range(4000), 1000)
+        daemon.wait_unread(1 << 16)
+        program.close_stream(200)
+        stats = program.stream_stats()
+        assert stats["sent"] > 0
+        assert (accepted, stats["refused"], stats["waiting"]) == (4000, 0, 0)
+        assert stats["sent"] + stats["closed"] == accepted
         daemon.reading.set()

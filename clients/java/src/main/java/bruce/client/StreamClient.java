@@ -587,10 +587,12 @@ public final class StreamClient implements Closeable {
     }
 
     private void removeFirst(byte[] message) {
-        if (waiting.peekFirst() == message) { // otherwise the client was closed
-            waiting.removeFirst();
-            waitingBytes -= message.length;
+        if (isAborted) {
+            closed--; // abort() has removed and counted it
+            return;
         }
+        waiting.removeFirst();
+        waitingBytes -= message.length;
     }
 
     /** Drops a message if five connections broke within it; otherwise the next one gets it again from its start. */
@@ -610,8 +612,10 @@ public final class StreamClient implements Closeable {
         breaks = 0;
         lock.lock();
         try {
-            refused++;
-            removeFirst(batch.get(whole));
+            if (!isAborted) {
+                refused++;
+                removeFirst(batch.get(whole));
+            }
         } finally {
             lock.unlock();
         }
