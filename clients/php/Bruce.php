@@ -721,8 +721,11 @@ final class StreamClient
         $isOpen = $isPath ? @socket_connect($socket, $this->address)
             : @socket_connect($socket, '127.0.0.1', $this->address);
         $error = $isOpen ? 0 : socket_last_error($socket);
+        if ($error === SOCKET_EINPROGRESS) { // of TCP: on this host, a refusal has arrived
+            $error = socket_get_option($socket, SOL_SOCKET, SO_ERROR);
+        }
         $this->noteDenial($error);
-        if (!$isOpen && $error !== SOCKET_EINPROGRESS) {
+        if ($error !== 0) {
             socket_close($socket);
             return false;
         }

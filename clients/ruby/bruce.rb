@@ -540,7 +540,10 @@ module Bruce
     def connect
       socket = Socket.new(@family, :STREAM)
       socket.setsockopt(:TCP, :NODELAY, true) if @family == :INET
-      socket.connect_nonblock(@address, exception: false) # on this host it succeeds or fails at once
+      socket.connect_nonblock(@address, exception: false) # on this host it succeeds or fails at once, ...
+      error = socket.getsockopt(:SOCKET, :ERROR).int # ... but TCP returns before it tells which
+      raise SystemCallError.new('connect', error) unless error.zero?
+
       socket
     rescue SystemCallError
       socket.close

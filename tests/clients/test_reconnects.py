@@ -1,7 +1,8 @@
-"""Stream clients whose daemon closes each connection at once, as it does for a sender with too many connections."""
+"""Stream clients whose daemon refuses each connection, or closes it at once as for a sender with too many of them."""
 
 from __future__ import annotations
 
+import socket
 import time
 from typing import TYPE_CHECKING, Final
 
@@ -54,3 +55,12 @@ def test_a_message_waits_for_pauses_between_connections_that_end_at_once(
             program.flush(20)
         assert 2 <= len(connections) <= took_s / SHORTEST_PAUSE_S + 2
         program.close_stream(0)
+
+
+def test_a_refused_connection_over_tcp_does_not_count(program: ConformanceProgram) -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))  # without `listen`, it refuses
+        program.open_stream(unused.getsockname()[1])
+        assert program.flush(200).error == "TIMED_OUT"
+        assert program.stream_stats()["connections"] == 0
+    program.close_stream(0)

@@ -273,6 +273,20 @@ static void schedule_next_attempt(bruce_stream *client, int64_t now)
     client->backoff_ms = client->backoff_ms * 2 < MAX_BACKOFF_MS ? client->backoff_ms * 2 : MAX_BACKOFF_MS;
 }
 
+/* Connect a socket and return 0 or an errno value.  Over TCP the connection may still be on its way; on this host, a refusal
+ * has arrived when connect() returns. */
+static int connect_socket(const bruce_stream *client, int opened)
+{
+    int error = 0;
+    socklen_t size = sizeof error;
+
+    if (connect(opened, (const struct sockaddr *)&client->address, client->address_size) == 0)
+        return 0;
+    if (errno != EINPROGRESS)
+        return errno;
+    return getsockopt(opened, SOL_SOCKET, SO_ERROR, &error, &size) < 0 ? errno : error;
+}
+
 /* Open a connection, if there is none and the pause after the last attempt is over. */
 static bool is_connected(bruce_stream *client)
 {
@@ -290,9 +304,10 @@ static bool is_connected(bruce_stream *client)
     int opened = socket(client->address.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (opened < 0)
         return false;
-    if (connect(opened, (struct sockaddr *)&client->address, client->address_size) < 0 && errno != EINPROGRESS) {
-        if (errno == EACCES || errno == EPERM) {
-            client->denied = errno;
+    int error = connect_socket(client, opened);
+    if (error) {
+        if (error == EACCES || error == EPERM) {
+            client->denied = error;
             client->is_denied_again = was_denied;
             client->backoff_ms = FIRST_BACKOFF_MS; /* so that each later call fails soon */
         }
