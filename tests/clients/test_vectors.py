@@ -2,8 +2,36 @@
 
 from __future__ import annotations
 
-from bruce_mp.protocol.client.messages import parse_message
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+from bruce_mp.protocol.client.messages import EmptyFields, Message, parse_message
+from support.client_programs import build, run_tool
 from support.client_vectors import create_vectors, read_vectors
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+NULLS_WITH_SIZES: Final = r"""
+#include <bruce.h>
+#include <stdio.h>
+#include <string.h>
+
+int main(void)
+{
+    bruce_header headers[] = {{"a", 1, NULL, 5}, {"b", 1, "v", 1}};
+    bruce_message message = {.topic = "t", .key_size = 3, .value_size = 4, .headers = headers, .header_count = 2};
+    unsigned char buffer[200];
+    size_t size;
+
+    message.flags = BRUCE_NULL_VALUE;
+    memset(buffer, 0xee, sizeof buffer);
+    bruce_encode(&message, buffer, sizeof buffer, &size);
+    for (size_t i = 0; i < size; i++)
+        printf("%02x", buffer[i]);
+}
+"""
 
 
 def test_the_file_of_vectors_is_current() -> None:
@@ -14,3 +42,15 @@ def test_the_daemon_accepts_each_vector() -> None:
     messages = [bytes.fromhex(each["message"]) for each in read_vectors()["messages"] if "message" in each]
     assert len(messages) > 20
     assert not [each for each in map(parse_message, messages) if not hasattr(each, "topic")]
+
+
+@pytest.mark.process
+def test_a_null_of_the_c_library_has_no_bytes_whatever_its_size(tmp_path: Path) -> None:
+    build("c")
+    (tmp_path / "nulls.c").write_text(NULLS_WITH_SIZES)
+    compile_it = ("cc", "-Iinclude", "-pthread", "-o", str(tmp_path / "nulls"), str(tmp_path / "nulls.c"))
+    run_tool("c", (*compile_it, "build/libbruce.a"))
+    message = parse_message(bytes.fromhex(run_tool("c", (str(tmp_path / "nulls"),))))
+    assert isinstance(message, Message)
+    assert (message.key, message.value, message.empty) == (b"", b"", EmptyFields.NULL_VALUE)
+    assert message.headers == ((b"a", None), (b"b", b"v"))

@@ -73,6 +73,11 @@ static size_t topic_size(const bruce_message *message)
     return strlen(message->topic);
 }
 
+static size_t key_size(const bruce_message *message)
+{
+    return message->key ? message->key_size : 0;
+}
+
 static size_t value_size(const bruce_message *message)
 {
     return message->flags & BRUCE_NULL_VALUE ? 0 : message->value_size;
@@ -83,12 +88,12 @@ static int headers_size(const bruce_message *message, size_t *size)
     *size = 0;
     for (size_t i = 0; i < message->header_count; i++) {
         const bruce_header *header = &message->headers[i];
-        size_t room = BRUCE_MAX_HEADERS - *size;
+        size_t value = header->value ? header->value_size : 0, room = BRUCE_MAX_HEADERS - *size;
 
-        if (header->name_size > BRUCE_MAX_TOPIC || header->value_size > BRUCE_MAX_HEADERS ||
-            HEADER_BYTES + header->name_size + header->value_size > room)
+        if (header->name_size > BRUCE_MAX_TOPIC || value > BRUCE_MAX_HEADERS ||
+            HEADER_BYTES + header->name_size + value > room)
             return BRUCE_HEADERS_TOO_LARGE;
-        *size += HEADER_BYTES + header->name_size + header->value_size;
+        *size += HEADER_BYTES + header->name_size + value;
     }
     return BRUCE_OK;
 }
@@ -114,10 +119,10 @@ int bruce_encoded_size(const bruce_message *message, size_t *size)
         return BRUCE_TOPIC_EMPTY;
     if (topic > BRUCE_MAX_TOPIC)
         return BRUCE_TOPIC_TOO_LARGE;
-    if (message->key_size > INT32_MAX || value_size(message) > INT32_MAX)
+    if (key_size(message) > INT32_MAX || value_size(message) > INT32_MAX)
         return BRUCE_MESSAGE_TOO_LARGE;
     total = message->flags & BRUCE_HAS_PARTITION_KEY ? PARTITION_KEY_BYTES : ANY_PARTITION_BYTES;
-    total += topic + message->key_size + value_size(message);
+    total += topic + key_size(message) + value_size(message);
     if (version_of(message, headers) != PLAIN_VERSION)
         total += 4 + headers;
     if (total > INT32_MAX)
@@ -137,10 +142,10 @@ static int64_t now_ms(void)
 static unsigned char *put_key(unsigned char *at, const bruce_message *message, int version)
 {
     bool keeps_empty = message->flags & BRUCE_KEEP_EMPTY && message->key;
-    bool is_null = version == NULLS_VERSION && !message->key_size && !keeps_empty;
+    bool is_null = version == NULLS_VERSION && !key_size(message) && !keeps_empty;
 
-    at = bruce_put(at, is_null ? UINT32_MAX : message->key_size, 4);
-    return put_bytes(at, message->key, message->key_size);
+    at = bruce_put(at, is_null ? UINT32_MAX : key_size(message), 4);
+    return put_bytes(at, message->key, key_size(message));
 }
 
 static unsigned char *put_headers(unsigned char *at, const bruce_message *message)
