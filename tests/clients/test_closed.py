@@ -52,6 +52,21 @@ end
 Thread.pass until writer.stop?
 puts [client.close(timeout: 0), writer.value, client.stats.connections].join(' ')
 """
+JAVA: Final = """
+import bruce.client.Message;
+import bruce.client.StreamClient;
+import java.time.Duration;
+
+final class CloseInterrupted {
+    public static void main(String[] arguments) {
+        StreamClient client = StreamClient.unix(arguments[0]).closeTimeout(Duration.ofSeconds(60)).build();
+        Thread.currentThread().interrupt();
+        client.send(Message.to("t").value("v").build());
+        client.close();
+        System.out.println(client.stats().sent() + " " + client.stats().closed() + " " + Thread.interrupted());
+    }
+}
+"""
 WITHOUT_COUNTS: Final = {"c", "rust"}
 """The languages in which `close` frees the client."""
 PROGRAMS: Final = {"php": ("php", "-r", PHP, "--"), "ruby": ("ruby", "-e", RUBY, "--")}
@@ -88,3 +103,11 @@ def test_a_close_within_a_write_counts_each_message_once(name: str, tmp_path: Pa
         assert (accepted, stats["refused"], stats["waiting"]) == (4000, 0, 0)
         assert stats["sent"] + stats["closed"] == accepted
         daemon.reading.set()
+
+
+def test_an_interrupted_thread_writes_the_buffer_at_close(tmp_path: Path) -> None:
+    program = tmp_path / "CloseInterrupted.java"
+    program.write_text(JAVA)
+    with StreamDaemon(tmp_path / "in") as daemon:
+        assert run_tool("java", (*build("java")[:-1], str(program), str(tmp_path / "in"))).split() == ["1", "0", "true"]
+        assert len(daemon.wait(1)) == 1

@@ -281,7 +281,7 @@ public final class StreamClient implements Closeable {
 
     /**
      * Writes the buffer within the close timeout, and not without permission to connect, and closes the connection.
-     * {@link #stats} counts dropped messages.
+     * {@link #stats} counts dropped messages. An interrupt does not shorten the wait, and stays set.
      */
     @Override
     public void close() {
@@ -292,17 +292,22 @@ public final class StreamClient implements Closeable {
         } finally {
             lock.unlock();
         }
-        join(closeTimeout.toMillis());
+        joinWriter(TimeUnit.MILLISECONDS.toNanos(closeTimeout.toMillis()));
         abort();
-        join(0);
+        joinWriter(Long.MAX_VALUE);
     }
 
-    private void join(long millis) {
-        try {
-            if (millis > 0 || isAborted) {
-                writer.join(millis);
+    private void joinWriter(long nanos) {
+        long end = System.nanoTime() + nanos;
+        boolean wasInterrupted = false;
+        for (long left = nanos; left > 0 && writer.isAlive(); left = end - System.nanoTime()) {
+            try {
+                TimeUnit.NANOSECONDS.timedJoin(writer, left);
+            } catch (InterruptedException e) {
+                wasInterrupted = true;
             }
-        } catch (InterruptedException e) {
+        }
+        if (wasInterrupted) {
             Thread.currentThread().interrupt();
         }
     }
