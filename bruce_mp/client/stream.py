@@ -218,6 +218,8 @@ class _ConnectedClient(Client):
         if len(self._outgoing) >= WRITE_SIZE:
             with suppress(SendError):  # the writer thread retries; if the attempt is lost, the next `send()` raises
                 self._write(Deadline(0))
+            if self._attempt_state is _AttemptState.LOST:
+                return  # the fast path stays disabled, so that the next `send()` raises
         self._wake_writer()
         # Up to this limit the fast path buffers messages; the next `send()` then comes here again, and writes.
         self._outgoing.fill_limit = min(self._buffer_size, len(self._outgoing) + WRITE_SIZE)

@@ -249,6 +249,23 @@ def test_all_messages_of_a_lost_attempt_are_counted_as_dropped(daemon: StreamDae
         assert (stats.sent, stats.waiting, dict(stats.dropped)) == (0, 0, {AttemptLostError.reason: 2})
 
 
+def test_no_message_is_accepted_after_the_loss_of_an_attempt_with_linger(daemon: StreamDaemon, path: Path) -> None:
+    with StreamClient(path, linger=60, timeout=10) as client:
+        client.send("t", b"before")
+        client.flush(10)
+        attempt = client.attempt()
+        attempt.__enter__()
+        daemon.cut()
+        while not client.stats().dropped:  # until the buffer is full enough for a write
+            client.send("t", bytes(1000))
+        with pytest.raises(AttemptLostError):
+            client.send("t", b"behind")
+        with pytest.raises(AttemptLostError):
+            attempt.__exit__(None, None, None)
+        client.send("t", b"after")
+    assert values(daemon.wait(2)) == [b"before", b"after"]
+
+
 def test_a_message_that_always_breaks_the_connection_is_dropped(path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as listener, StreamClient(path, timeout=30) as client:
         listener.bind(str(path))
