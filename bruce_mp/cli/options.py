@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 __all__ = ["add_overrides", "command_parser", "exit_statuses", "port_number", "seconds_from"]
 
 _MAX_PORT: Final = 65535
+_MAX_SECONDS: Final = 1_000_000
+"""Longest time in seconds, 11 days: a socket and select() do not accept just any number."""
 
 
 def exit_statuses(documentation: str | None) -> str:
@@ -42,15 +44,15 @@ def port_number(text: str) -> int:
 
 
 def seconds_from(minimum: float) -> Callable[[str], float]:
-    """Return an argument type for a finite number of seconds that is at least `minimum`."""
+    """Return an argument type for a number of seconds from `minimum` to `_MAX_SECONDS`."""
 
     def parse(text: str) -> float:
         try:
             seconds = float(text)
         except ValueError:
             seconds = math.nan
-        if not minimum <= seconds < math.inf:  # NaN fails this comparison
-            raise ArgumentTypeError(f"{text} is not a number of seconds from {minimum:g}")
+        if not minimum <= seconds <= _MAX_SECONDS:  # NaN fails this comparison
+            raise ArgumentTypeError(f"{text} is not a number of seconds from {minimum:g} to {_MAX_SECONDS}")
         return seconds
 
     return parse

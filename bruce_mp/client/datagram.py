@@ -14,6 +14,7 @@ import socket
 from typing import TYPE_CHECKING, Final
 
 from bruce_mp.client.base import Client, check_path, new_socket
+from bruce_mp.client.deadline import MAX_POLL_MS
 from bruce_mp.client.errors import MessageTooLargeError, SendError, SendTimeoutError, error_for
 from bruce_mp.client.kernels import DatagramSender
 
@@ -87,7 +88,7 @@ class DatagramClient(Client):
             raise self._explain(queue_full, len(message)) from queue_full
         try:
             with new_socket(socket.AF_UNIX, socket.SOCK_DGRAM, self._so_sndbuf) as blocking:
-                blocking.settimeout(self.timeout)
+                blocking.settimeout(None if self.timeout is None else min(self.timeout, MAX_POLL_MS / 1000))
                 blocking.connect(self._destination)
                 blocking.send(message)
         except OSError as error:

@@ -79,7 +79,7 @@ class FlushRequest:
         remaining_s = deadline.remaining_s()
         limit_ms = MAX_LIMIT_MS
         if remaining_s is not None:
-            limit_ms = min(int(remaining_s * 1000 * DAEMON_FRACTION), MAX_LIMIT_MS)
+            limit_ms = int(min(remaining_s * 1000 * DAEMON_FRACTION, MAX_LIMIT_MS))
         self.token = os.urandom(TOKEN_BYTES)
         self.frame = encode_barrier(self.token, Level[level.upper()], limit_ms)
 
@@ -91,8 +91,9 @@ def read_answer(
     poll = select.poll()
     poll.register(connection, select.POLLIN)
     while True:
-        if not poll.poll(deadline.poll_ms()):
-            raise FlushError("the daemon did not answer in time. If it runs, it still delivers the messages.")
+        while not poll.poll(deadline.poll_ms()):
+            if deadline.has_passed():
+                raise FlushError("the daemon did not answer in time. If it runs, it still delivers the messages.")
         data = connection.recv(READ_SIZE)
         if not data:
             raise ConnectionResetError

@@ -160,8 +160,9 @@ class ReconnectingLink:
     def _wait_for_room(self, connection: socket.socket, deadline: Deadline) -> None:
         poll = select.poll()
         poll.register(connection, select.POLLOUT)
-        if not poll.poll(deadline.poll_ms()):
-            raise SendTimeoutError(f"{self._destination}: the daemon did not read in time.")
+        while not poll.poll(deadline.poll_ms()):
+            if deadline.has_passed():
+                raise SendTimeoutError(f"{self._destination}: the daemon did not read in time.")
 
     def _is_closed_by_daemon(self, connection: socket.socket) -> bool:
         """Return True if the daemon has closed the connection: over TCP, a write would succeed, but lose its data."""

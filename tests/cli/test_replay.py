@@ -421,6 +421,7 @@ def test_a_failed_write_of_the_state_ends_the_run_with_a_reason(tmp_path: Path) 
         (("--timeout", "-1"), "argument --timeout: -1 is not a number of seconds from 0.1"),
         (("--timeout", "nan"), "argument --timeout: nan is not a number of seconds from 0.1"),
         (("--timeout", "long"), "argument --timeout: long is not a number of seconds from 0.1"),
+        (("--timeout", "1e10"), "argument --timeout: 1e10 is not a number of seconds from 0.1 to 1000000"),
         (("--port", "65536"), "argument --port: 65536 is not an integer from 1 to 65535"),
     ],
 )

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import os
 import select
 import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
@@ -144,6 +146,17 @@ def test_send_waits_for_a_full_queue_without_spinning(path: Path) -> None:
             client.send("t", b"")
         assert time.monotonic() - started >= 0.29
         assert time.process_time() - cpu < 0.1
+
+
+@pytest.mark.parametrize("timeout", [4_294_968, 1e10, math.inf])
+def test_a_timeout_may_be_longer_than_the_longest_poll(daemon: socket.socket, path: Path, timeout: float) -> None:
+    with pytest.raises(SendTimeoutError):
+        fill(path)
+    timer = threading.Timer(0.1, lambda: daemon.recv(100))
+    timer.start()
+    with DatagramClient(path, timeout=timeout) as client:
+        assert client.send("t", b"")
+    timer.join()
 
 
 @pytest.mark.process

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import math
 import os
 import socket
 import subprocess
@@ -10,7 +11,7 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 import pytest
@@ -50,6 +51,15 @@ FORKS = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def daemon(path: Path) -> Iterator[StreamDaemon]:
     with StreamDaemon(path) as daemon:
         yield daemon
+
+
+@contextmanager
+def run_later(work: Callable[[], object]) -> Iterator[None]:
+    """Run `work` in another thread 0.1 s after the start of the `with` block."""
+    timer = threading.Timer(0.1, work)
+    timer.start()
+    yield
+    timer.join()
 
 
 def send_without_end(client: StreamClient) -> None:
@@ -173,6 +183,27 @@ def test_send_with_timeout_0_drops_immediately_when_the_connection_is_full(daemo
         send_without_end(client)
     with pytest.raises(ClientClosedError, match=r"1 message was not sent.*did not read"):  # partly written
         client.close()
+
+
+@pytest.mark.parametrize("timeout", [2_147_484, 1e10, math.inf])
+def test_a_timeout_may_be_longer_than_the_longest_poll(daemon: StreamDaemon, path: Path, timeout: float) -> None:
+    daemon.reading.clear()
+    with StreamClient(path, timeout=timeout) as client, run_later(daemon.reading.set):
+        client.send("t", LARGE)
+        assert client.flush(timeout).received == 1
+
+
+def test_a_wait_continues_after_the_longest_poll(
+    daemon: StreamDaemon, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bruce_mp.client.deadline.MAX_POLL_MS", 10)
+    with StreamClient(path, timeout=20) as client:
+        daemon.reading.clear()
+        with run_later(daemon.reading.set):
+            client.send("t", LARGE)
+        daemon.reading.clear()
+        with run_later(daemon.reading.set):
+            assert client.flush(20).received == 1
 
 
 def test_send_without_a_time_limit_blocks_until_close(daemon: StreamDaemon, path: Path) -> None:
