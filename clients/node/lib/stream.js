@@ -10,6 +10,7 @@ const MAX_STREAM_MESSAGE = (2 << 20) + 4;
 const WRITE_SIZE = 64 << 10;
 const FIRST_BACKOFF = 50;
 const MAX_BACKOFF = 5000;
+const MAX_TIMER = 2 ** 31 - 1; // in ms; a longer timer would end after 1 ms
 const MAX_BREAKS = 5; // consecutive connections that may break within the same message
 const DENIALS = ['EACCES', 'EPERM'];
 
@@ -91,7 +92,7 @@ class StreamClient {
     if (this.#uncertain > 0) return Promise.reject(this.#takeUncertain());
     return new Promise((resolve, reject) => {
       const flush = { level, resolve, reject, deadline: Date.now() + timeout, after: this.#waiting.length, token: null };
-      flush.timer = setTimeout(() => this.#endFlush(flush, this.#timedOut()), timeout);
+      flush.timer = setTimeout(() => this.#endFlush(flush, this.#timedOut()), Math.min(timeout, MAX_TIMER));
       this.#flushes.push(flush);
       this.#pump();
     });
@@ -277,7 +278,7 @@ class StreamClient {
   async close({ timeout = 1000 } = {}) {
     this.#isClosed = true;
     await new Promise((resolve) => {
-      const timer = setTimeout(resolve, timeout);
+      const timer = setTimeout(resolve, Math.min(timeout, MAX_TIMER));
       this.#onDone = () => {
         clearTimeout(timer);
         resolve();
