@@ -44,6 +44,8 @@ TIMEOUT_S: Final = 60.0
 """Longest wait for a daemon that does not read; a user at a terminal should not wait longer."""
 CONNECT_S: Final = 2.0
 """Time limit for connecting to a stream socket; it is not 0, because the daemon may be starting."""
+MAX_PAD: Final = 1000
+"""Largest number of digits for `--pad`, so that the numbers need little memory."""
 
 
 class UsageError(BruceError):
@@ -104,7 +106,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     )
     parser.add_argument("--seq", action="store_true", help="put a number, from 1, and a space before the value")
     parser.add_argument(
-        "--pad", metavar="N", type=natural_number, default=0, help="pad the number with zeros to N digits"
+        "--pad", metavar="N", type=_integer(0, MAX_PAD), default=0, help="pad the number with zeros to N digits"
     )
     parser.add_argument("--bad", action="store_true", help="send malformed messages, whose Size is one too small")
     parser.add_argument(
@@ -196,6 +198,8 @@ def _check_options(args: Namespace) -> None:
             "The message has no value: give --value TEXT or --lines FILE, or pipe the value into the command. "
             "--value '' sends an empty value, --null a null one."
         )
+    if sys.stdin is None and (args.stdin or _reads_lines_of_standard_input(args)):
+        raise UsageError("Standard input is closed: redirect it, or give --value TEXT or --lines FILE.")
     if args.lines is not None and args.count is not None:
         raise UsageError("--count repeats one value: it cannot be combined with --lines.")
     if args.lines and args.lines.count(_STANDARD_INPUT) > 1:
@@ -238,6 +242,10 @@ def _reads_standard_input(args: Namespace) -> bool:
     """Return True if --stdin is given, or if no option gives a value; with --seq, the number is the value."""
     has_value = args.value is not None or args.null or args.seq or args.lines is not None
     return bool(args.stdin) or not has_value
+
+
+def _reads_lines_of_standard_input(args: Namespace) -> bool:
+    return args.lines is not None and (not args.lines or _STANDARD_INPUT in args.lines)
 
 
 def _standard_input(args: Namespace) -> bytes:

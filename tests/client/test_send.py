@@ -111,6 +111,18 @@ def test_send_without_a_value_refuses_a_terminal(
     assert values(daemon) == [b"1 "]
 
 
+@pytest.mark.parametrize("arguments", [("--stdin",), ("--lines",), ("--lines", "/dev/null", "-")])
+def test_send_refuses_a_closed_standard_input(
+    send: Callable[..., int],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    arguments: tuple[str, ...],
+) -> None:
+    monkeypatch.setattr(sys, "stdin", None)
+    assert send(*arguments) == 2
+    assert "Standard input is closed: redirect it, or give --value TEXT" in capsys.readouterr().err
+
+
 def test_null_sends_a_tombstone(daemon: socket.socket, send: Callable[..., int]) -> None:
     assert send("--null", "--key", "k") == 0
     assert [(each.key, each.empty) if isinstance(each, Message) else each for each in received(daemon)] == [
@@ -153,6 +165,7 @@ def test_send_accepts_signed_and_unsigned_partition_keys(
         ("--partition-key", "-2"),
         ("--count", "-1"),
         ("--count", "many"),
+        ("--seq", "--pad", "2147483647"),
         ("--value", "", "--stdin"),
         ("--lines", "--value", "v"),
         ("--no-such-option",),
