@@ -31,6 +31,8 @@ __all__ = [
 
 TCP_USER: Final = -1
 """The uid that stands for the users of all TCP connections together, because these users are unknown."""
+_MAX_ID: Final = 2**32 - 2
+"""The largest uid and gid; Linux reserves 2**32 - 1."""
 
 
 class AllowList(NamedTuple):
@@ -61,13 +63,19 @@ class QuotaLimits(NamedTuple):
 
 
 def uid_of(name: str) -> int:
-    """Return the uid of a user, given by name or number. Raise KeyError for an unknown name."""
-    return int(name) if name.isdecimal() else pwd.getpwnam(name).pw_uid
+    """Return the uid of a user, given by name or number. Raise KeyError for an unknown name or too large a number."""
+    return _parse_id(name) if name.isdecimal() else pwd.getpwnam(name).pw_uid
 
 
 def gid_of(name: str) -> int:
-    """Return the gid of a group, given by name or number. Raise KeyError for an unknown name."""
-    return int(name) if name.isdecimal() else grp.getgrnam(name).gr_gid
+    """Return the gid of a group, given by name or number. Raise KeyError for an unknown name or too large a number."""
+    return _parse_id(name) if name.isdecimal() else grp.getgrnam(name).gr_gid
+
+
+def _parse_id(text: str) -> int:
+    if len(text) > len(str(_MAX_ID)) or int(text) > _MAX_ID:
+        raise KeyError(text)
+    return int(text)
 
 
 def allow_list_of(config: UnixDatagram | UnixStream) -> AllowList | None:

@@ -50,7 +50,12 @@ def parse_listen(text: str) -> HostPort | UnixPath:
     """
     if text.startswith(_UNIX):
         return UnixPath(check_path(text.removeprefix(_UNIX), SOCKET_PATH_MAX))
-    return parse_host_port(text, lowest_port=0)
+    address = parse_host_port(text, lowest_port=0)
+    try:
+        address.host.encode("idna")  # as getaddrinfo() does, which raises this error later
+    except UnicodeError:
+        raise ValueError(f'"{address.host}" is not a host name') from None
+    return address
 
 
 def is_loopback(host: str) -> bool:

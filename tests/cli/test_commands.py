@@ -23,6 +23,7 @@ from support.as_user import STRANGERS
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+BAD_HOST = ["status", "--url", "http://a..b:9090"]
 CONF = Path(bruce_mp.__file__).parents[1] / "conf"
 
 
@@ -61,7 +62,7 @@ def test_version_option_prints_the_package_version(capsys: pytest.CaptureFixture
     assert capsys.readouterr().out == f"bruce {bruce_mp.__version__}, {CHOICE.sentence}\n"
 
 
-@pytest.mark.parametrize("argv", [[], ["nonsense"], ["run"], ["check", "--url", "nowhere"], ["--", "run"]])
+@pytest.mark.parametrize("argv", [[], ["nonsense"], ["run"], ["check", "--url", "nowhere"], ["--", "run"], BAD_HOST])
 def test_wrong_usage_exits_2(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as end:
         main(argv)

@@ -223,9 +223,10 @@ def test_a_state_file_that_cannot_be_written_is_unknown(tmp_path: Path, capsys: 
     assert "state file" in text
 
 
-def test_invalid_options_are_unknown(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("option", ["--no-such-option", "--url=http://a..b:9090"])
+def test_invalid_options_are_unknown(option: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as exit_:
-        main(["monitor", "--no-such-option"])
+        main(["monitor", "--state", "/dev/null", option])
     assert exit_.value.code == 3
     assert capsys.readouterr().out.startswith("BRUCE UNKNOWN: ")
 

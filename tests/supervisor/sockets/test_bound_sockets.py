@@ -194,9 +194,13 @@ def test_a_socket_file_whose_owner_cannot_be_changed_is_removed(path: Path, monk
     assert not path.exists()
 
 
-def test_unknown_users_and_groups_are_reported(path: Path) -> None:
-    with pytest.raises(StartError, match=r"input.unix_stream: there is no such user or group: .*nobody-at-all"):
-        bind_unix_stream(UnixStream(path=str(path), user="nobody-at-all"))
+@pytest.mark.parametrize(
+    ("user", "group"),
+    [("nobody-at-all", None), ("99999999999", None), ("4294967295", None), (None, "99999999999"), (None, "4294967295")],
+)
+def test_unknown_users_and_groups_are_reported(path: Path, user: str | None, group: str | None) -> None:
+    with pytest.raises(StartError, match=rf"input.unix_stream: there is no such user or group: .*{user or group}"):
+        bind_unix_stream(UnixStream(path=str(path), user=user, group=group))
     assert not path.exists()
 
 
