@@ -11,7 +11,7 @@ from contextlib import contextmanager, nullcontext
 from signal import SIGINT, SIGPIPE, Signals
 from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
-from bruce_mp.errors import BruceError
+from bruce_mp.errors import BruceError, ExitCode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -105,10 +105,14 @@ def signals_blocked() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, previous_mask)
 
 
-# --- a closed standard output ----------------------------------------------------------------------------------------
+# --- a closed or full standard output ---------------------------------------------------------------------------------
 
 EXIT_SIGPIPE: Final = 128 + SIGPIPE
 """The exit status that a shell reports for SIGPIPE."""
+
+
+class UnwritableOutputError(Exception):
+    """Standard output cannot be written, for example because the disk is full."""
 
 
 def run_with_sigpipe(command: Callable[[], int]) -> int:
@@ -117,19 +121,47 @@ def run_with_sigpipe(command: Callable[[], int]) -> int:
     If the reader of the output has exited, as in `bruce status | head -1`, the command ends without a message, and the
     exit status is EXIT_SIGPIPE. SIGPIPE stays ignored, the interpreter's default, because a broken connection must end
     neither a daemon nor a reconnecting sender. A BrokenPipeError of a connection propagates.
+
+    If the output cannot be written for another reason, such as a full disk, the command ends with one sentence on
+    standard error. The exit status is the command's, but 1 instead of 0.
     """
+    status = 0
     try:
         try:
-            return command()
+            status = command()
+        except BrokenPipeError:
+            raise
+        except OSError:
+            _flush_output("\n")  # fails if the cause is the output, also if no text is left in the buffer
+            raise
         finally:
-            if sys.stdout is not None:  # None if the descriptor is closed
-                sys.stdout.flush()
+            _flush_output()
+    except UnwritableOutputError as error:
+        sys.stderr.write(f"bruce: standard output cannot be written: {error}.\n")
+        _redirect_to_null([sys.stdout])
+        return status or ExitCode.SETUP
     except BrokenPipeError:
         readerless = [stream for stream in (sys.stdout, sys.stderr) if stream is not None and _has_no_reader(stream)]
         if not readerless:
             raise  # the error comes from a connection
         _redirect_to_null(readerless)
         return EXIT_SIGPIPE
+    return status
+
+
+def _flush_output(text: str = "") -> None:
+    """Write the text and flush standard output.
+
+    Raise BrokenPipeError if the output has no reader, UnwritableOutputError if it cannot be written for another reason.
+    """
+    try:
+        if sys.stdout is not None:  # None if the descriptor is closed
+            sys.stdout.write(text)
+            sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise UnwritableOutputError(error.strerror) from error
 
 
 def _has_no_reader(stream: TextIO) -> bool:

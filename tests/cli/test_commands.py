@@ -124,6 +124,38 @@ def test_a_closed_error_pipe_ends_the_command_quietly(unread: int) -> None:
 
 
 @pytest.mark.process
+@pytest.mark.parametrize(
+    ("arguments", "status"),
+    [
+        ("--help", 1),
+        (f"check-config {CONF / 'bruce.toml'}", 1),
+        ("monitor --state /dev/null --url unix:/nowhere", 2),
+    ],
+)
+def test_a_full_output_ends_the_command_with_one_sentence(arguments: str, status: int) -> None:
+    command = f"{sys.executable} -m bruce_mp {arguments} >/dev/full"
+    buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    ended = subprocess.run(command, shell=True, stderr=subprocess.PIPE, check=False, env=buffered)
+    text = b"bruce: standard output cannot be written: No space left on device.\n"
+    assert (ended.returncode, ended.stderr) == (status, text)
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("options", [[], ["-u"]])
+def test_a_full_output_ends_a_write_within_the_command_with_one_sentence(options: list[str]) -> None:
+    script = """
+import sys
+from bruce_mp.cli.commands import run_with_sigpipe
+sys.exit(run_with_sigpipe(lambda: print("x" * 100_000) or 0))
+"""
+    with open("/dev/full", "w") as full:  # noqa: PTH123
+        command = [sys.executable, *options, "-c", script]
+        ended = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, check=False)
+    text = b"bruce: standard output cannot be written: No space left on device.\n"
+    assert (ended.returncode, ended.stderr) == (1, text)
+
+
+@pytest.mark.process
 def test_check_config_succeeds_with_closed_standard_output() -> None:
     command = f"{sys.executable} -m bruce_mp check-config {CONF / 'bruce.toml'} >&-"
     ended = subprocess.run(command, shell=True, stderr=subprocess.PIPE, check=False)
