@@ -228,7 +228,7 @@ class _ConnectedClient(Client):
         self._outgoing.append(message)
         try:
             self._write(deadline, caller_count=1)
-        except AttemptLostError:  # `_lose_attempt` has removed the message already
+        except (AttemptLostError, MessageRefusedError):  # the message is removed already
             raise
         except SendError:
             if self._outgoing.remove_last():
@@ -236,9 +236,9 @@ class _ConnectedClient(Client):
             self._wake_writer()  # the message is partly written: the writer thread writes the rest
 
     def _write(self, deadline: Deadline, *, caller_count: int = 0) -> None:
-        """Write all buffered messages. Raise SendError on timeout, AttemptLostError if a break ends an attempt.
+        """Write all buffered messages. Raise SendError on timeout, or as `_on_break` does.
 
-        `caller_count` is as in `_lose_attempt`.
+        `caller_count` is as in `_lose_attempt`; it is 1 if the caller has just appended the last message.
         """
         while self._outgoing:
             self._link.connect(deadline)
@@ -263,7 +263,8 @@ class _ConnectedClient(Client):
     def _on_break(self, caller_count: int) -> None:
         """Handle a break of the connection: raise AttemptLostError in an attempt, else prepare to write again.
 
-        If `MAX_BREAKS` connections broke within the first message, drop it: the daemon seems to refuse it.
+        If `MAX_BREAKS` connections broke within the first message, drop it: the daemon seems to refuse it. Count it, or
+        raise MessageRefusedError if it is the caller's.
         """
         self._unflushed.on_connection_ended()
         if self._attempt_state is _AttemptState.OPEN:
@@ -273,7 +274,12 @@ class _ConnectedClient(Client):
         self._breaks_in_message = self._breaks_in_message + 1 if was_in_message else 0
         if self._breaks_in_message >= MAX_BREAKS:
             self._breaks_in_message = 0
-            self._count_dropped(MessageRefusedError(), self._outgoing.remove_first())
+            refused_count = self._outgoing.remove_first()
+            text = f"the daemon closed {MAX_BREAKS} connections within this message. Look in its log for the reason."
+            refused = MessageRefusedError(f"{self._destination}: {text}")
+            if caller_count and not self._outgoing:
+                raise refused
+            self._count_dropped(refused, refused_count)
 
     @contextmanager
     def _exclusive(self, deadline: Deadline) -> Iterator[None]:

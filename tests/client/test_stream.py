@@ -21,6 +21,7 @@ from bruce_mp.client import (
     ClientClosedError,
     DaemonUnreachableError,
     FlushError,
+    MessageRefusedError,
     MessageTooLargeError,
     Outcome,
     SendError,
@@ -32,6 +33,7 @@ from bruce_mp.client.stream import MAX_BREAKS
 from bruce_mp.errors import DiscardReason
 from bruce_mp.protocol.client.barrier import BarrierStatus, Level
 from bruce_mp.protocol.client.messages import Message
+from support.processes import wait_until
 from support.stream_daemon import StreamDaemon, answering_once
 
 if TYPE_CHECKING:
@@ -297,8 +299,9 @@ def test_no_message_is_accepted_after_the_loss_of_an_attempt_with_linger(daemon:
     assert values(daemon.wait(2)) == [b"before", b"after"]
 
 
-def test_a_message_that_always_breaks_the_connection_is_dropped(path: Path) -> None:
-    with socket.socket(socket.AF_UNIX) as listener, StreamClient(path, timeout=30) as client:
+@pytest.mark.parametrize("linger", [0.0, 0.01])
+def test_a_message_that_always_breaks_the_connection_is_dropped(path: Path, linger: float) -> None:
+    with socket.socket(socket.AF_UNIX) as listener, StreamClient(path, timeout=30, linger=linger) as client:
         listener.bind(str(path))
         listener.listen()
 
@@ -310,8 +313,13 @@ def test_a_message_that_always_breaks_the_connection_is_dropped(path: Path) -> N
 
         daemon = threading.Thread(target=refuse)
         daemon.start()
-        client.send("t", LARGE)
+        if linger:  # `send()` only buffers the message
+            client.send("t", LARGE)
+        else:
+            with pytest.raises(MessageRefusedError, match="closed 5 connections"):
+                client.send("t", LARGE)
         daemon.join(20)
+        wait_until(lambda: bool(client.stats().dropped), "the drop of the message", 20)
         assert dict(client.stats().dropped) == {"refused": 1}
         assert (client.stats().sent, client.stats().waiting) == (0, 0)
 
