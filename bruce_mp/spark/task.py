@@ -9,8 +9,10 @@ import os
 import socket
 import time
 from collections import Counter
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
+from uuid import uuid4
 
 import numpy as np
 import pyarrow as pa
@@ -66,7 +68,7 @@ def run_task(
         for batch in batches:
             steps.begin(channel, keeps_timestamps="timestamp" in batch.schema.names)
             steps.send(channel, dead_letters, batch)
-        steps.end(channel, dead_letters.count)
+        steps.end(channel, dead_letters)
         answer = _request_answer(channel, options) if options.acks in _BARRIER_LEVELS else None
     return steps.conclude(answer, dead_letters.count)
 
@@ -127,11 +129,15 @@ class _TaskSteps:
         if keeps_timestamps and not self._options.fence:
             channel.send(encode_end())  # without a fence, the begin frame only serves to keep timestamps
 
-    def end(self, channel: Channel, dead_letter_count: int) -> None:
-        """Send the frame that completes the attempt; if there is a ledger, first store the intent to do so in it."""
+    def end(self, channel: Channel, dead_letters: DeadLetters) -> None:
+        """Publish the dead letters, and send the frame that completes the attempt.
+
+        If there is a ledger, store the intent to complete the attempt between the two.
+        """
         self.begin(channel, keeps_timestamps=False)  # for a task without batches, this is the first call
+        dead_letters.publish()  # before the intent, because a task that adopts a complete attempt writes none
         if self._ledger is not None:
-            self._store_intent(self._ledger, dead_letter_count)
+            self._store_intent(self._ledger, dead_letters.count)
         if self._options.fence:
             channel.send(encode_end())
 
@@ -287,6 +293,9 @@ def count_rows(rows: Rows, options: SinkOptions, now_ms: int) -> Counter[tuple[s
 class DeadLetters:
     """A Parquet file for the bad rows of one attempt, in the directory `uri`. The first bad row creates the file.
 
+    Spark and Arrow do not read the file before `publish`, because its name begins with a dot. The end of the context
+    removes an unpublished file: a repeated task writes the rows again. After a kill it stays under that name.
+
     If `uri` is None, rows cannot be written. `topic` is the topic of rows that name none. `count` is the number of
     written rows.
     """
@@ -295,7 +304,7 @@ class DeadLetters:
         self._uri = uri
         self._attempt = attempt
         self._topic = topic
-        self._writer: pq.ParquetWriter | None = None
+        self._file: _HiddenFile | None = None
         self.count = 0
 
     @property
@@ -306,8 +315,14 @@ class DeadLetters:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._writer is not None:
-            self._writer.close()
+        if self._file is not None:
+            self._file.remove()
+
+    def publish(self) -> None:
+        """Close the file, if there is one, and give it the name of the attempt. Raise OSError."""
+        if self._file is not None:
+            self._file.publish()
+            self._file = None
 
     def write(self, rows: pa.RecordBatch, reasons: list[str]) -> None:
         """Append `rows`, with the columns `topic`, `reason`, and `writer`, which has the author of the attempt."""
@@ -321,15 +336,36 @@ class DeadLetters:
         else:
             table = table.append_column("topic", pa.array([self._topic] * rows.num_rows, pa.string()))
         table = table.append_column("reason", pa.array(reasons)).append_column("writer", writers)
-        if self._writer is None:
-            self._writer = self._open(table.schema)
-        self._writer.write_table(table)
+        if self._file is None:
+            self._file = _HiddenFile(self._uri or "", f"{self._attempt.author.replace('/', '-')}.parquet", table.schema)
+        self._file.write(table)
         self.count += rows.num_rows
 
-    def _open(self, schema: pa.Schema) -> pq.ParquetWriter:
-        system, root = open_directory(self._uri or "")
-        name = self._attempt.author.replace("/", "-")
-        return pq.ParquetWriter(f"{root}/{name}.parquet", schema, filesystem=system)
+
+class _HiddenFile:
+    """A new Parquet file in the directory `uri`. Until `publish`, another name that begins with a dot hides it."""
+
+    def __init__(self, uri: str, name: str, schema: pa.Schema) -> None:
+        self._system, root = open_directory(uri)
+        self._path = f"{root}/{name}"
+        # The random part separates attempts of one name: a killed driver's executor may outlive it for a moment.
+        self._hidden_path = f"{root}/.{name}.{uuid4().hex}.part"
+        self._writer = pq.ParquetWriter(self._hidden_path, schema, filesystem=self._system)
+
+    def write(self, table: pa.Table) -> None:
+        self._writer.write_table(table)
+
+    def publish(self) -> None:
+        """Close the file, and give it its name; this replaces an earlier file. Raise OSError."""
+        self._writer.close()
+        self._system.move(self._hidden_path, self._path)
+
+    def remove(self) -> None:
+        """Remove the file. Raise no OSError, because the error that ended the task matters more."""
+        with suppress(OSError):
+            self._writer.close()
+        with suppress(OSError):
+            self._system.delete_file(self._hidden_path)
 
 
 # --- rate ------------------------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from bruce_mp.errors import DiscardReason
@@ -17,7 +18,7 @@ from bruce_mp.spark.errors import TaskError
 from bruce_mp.spark.ledger import TaskAttempt, TaskResult
 from bruce_mp.spark.options import Acks, OnDiscard, OnDoubt, SinkOptions
 from bruce_mp.spark.task import run_task
-from bruce_mp.spark.task_ledger import RowsDigest, TaskLedger
+from bruce_mp.spark.task_ledger import RowsDigest, TaskEntry, TaskLedger
 from support.processes import wait_until
 from support.stream_sink import StreamSink, all_delivered
 
@@ -105,6 +106,23 @@ def test_an_intent_precedes_the_end_frame(tmp_path: Path, options: SinkOptions) 
     assert seen == [False]
     assert [mark for connection in sink.connections for mark, _ in connection.marks] == ["begin", "end"]
     assert json.loads(path.read_text())["is_done"]
+
+
+@pytest.mark.usefixtures("daemon")
+def test_dead_letters_are_readable_before_the_intent_is_stored(
+    tmp_path: Path, options: SinkOptions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A task that finds the attempt complete writes no dead letters, even if the first one was killed at its end."""
+    dead, read_counts, store = str(tmp_path / "dead"), list[int](), TaskLedger.store
+
+    def read_and_store(ledger: TaskLedger, entry: TaskEntry) -> None:
+        read_counts.append(pq.read_table(dead).num_rows)
+        store(ledger, entry)
+
+    monkeypatch.setattr(TaskLedger, "store", read_and_store)
+    batch = pa.record_batch({"value": pa.array([b"a", b"b"], pa.binary()), "topic": pa.array(["t", "bad topic!"])})
+    result = run_task(replace(options, dead_letter_path=dead), AGAIN, [batch])
+    assert (result.dead_letters, read_counts) == (1, [1, 1])
 
 
 @pytest.mark.parametrize(

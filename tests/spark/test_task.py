@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import socket
 import threading
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -20,7 +21,7 @@ from bruce_mp.spark import channel
 from bruce_mp.spark.errors import RowError, TaskError
 from bruce_mp.spark.ledger import TaskAttempt, TaskResult, write_ledger
 from bruce_mp.spark.options import Acks, OnDiscard, SinkOptions
-from bruce_mp.spark.task import run_task
+from bruce_mp.spark.task import DeadLetters, run_task
 from support.daemon import Daemon
 from support.stream_daemon import answering_once
 from support.stream_sink import StreamSink
@@ -242,6 +243,28 @@ def test_invalid_rows_are_written_to_the_dead_letter_path(tmp_path: Path) -> Non
         f"its topic is '{'x' * 80}' with 250 bytes, and Kafka allows 1 to 249 letters, digits, '.', '_' and '-'",
     ]
     assert {row["writer"] for row in rows} == {"query/7/2/1"}
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_an_attempt_that_fails_before_its_end_has_no_dead_letters(tmp_path: Path, *, is_killed: bool) -> None:
+    dead = tmp_path / "dead"
+    batch = pa.record_batch({"value": [b"v", b"w"], "topic": pa.array(["t", None])})
+
+    def failing() -> Iterable[pa.RecordBatch]:
+        yield batch
+        raise RuntimeError
+
+    with StreamSink(tmp_path / "s") as sink:
+        chosen = options(sink, topic=None, dead_letter_path=str(dead))
+        if is_killed:
+            DeadLetters(str(dead), ATTEMPT, None).write(batch, ["", ""])
+        else:
+            with pytest.raises(RuntimeError):
+                run_task(chosen, ATTEMPT, failing())
+        assert len([*dead.iterdir()]) == is_killed
+        run_task(chosen, replace(ATTEMPT, attempt=2), [batch])
+    (letter,) = pq.read_table(dead).to_pylist()
+    assert letter["writer"] == "query/7/2/2"
 
 
 def test_oversized_headers_make_a_row_invalid(tmp_path: Path) -> None:
