@@ -16,7 +16,6 @@ discarded messages again: replay their new lines in the daemon's discard file, o
 from __future__ import annotations
 
 import os
-import re
 import socket
 import sys
 import time
@@ -44,6 +43,7 @@ from bruce_mp.protocol.client.replay_rules import (
     LineSelection,
     ReplayCounts,
     line_of,
+    log_name,
     message_of,
 )
 from bruce_mp.telemetry.clock import wall_ms
@@ -66,8 +66,6 @@ MAX_ATTEMPTS: Final = 5
 POLL_S: Final = 0.1
 """Pause between two inquiries while messages have no outcome."""
 RECEIVE_BYTES: Final = 8192
-ROTATED: Final = re.compile(r"\.\d{13}\Z")
-"""End of the name of a rotated file: the time in ms since the epoch."""
 COUNTS_OF_UNSENT: Final = {
     LineFate.NO_MESSAGE: ReplayCounts(no_message=1),
     LineFate.FILTERED: ReplayCounts(filtered=1),
@@ -265,8 +263,7 @@ class ReplayRun:
 
         Count the lines that are not sent. Add the lines of a killed run's group to that group.
         """
-        resolved = path.resolve()
-        log_path = resolved.with_name(ROTATED.sub("", resolved.name))
+        log_path = Path(log_name(os.fspath(path.resolve())))
         line_counts = self._line_counts_by_log[log_path]
         with path.open("rb") as file:
             for data in file:

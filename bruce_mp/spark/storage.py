@@ -6,14 +6,32 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Hashable
+
     from pyarrow.fs import FileInfo, FileSystem
 
-__all__ = ["absolute_path", "list_files", "open_directory", "read_texts", "total_size"]
+__all__ = ["absolute_path", "list_files", "open_directory", "read_texts", "resolve_file", "total_size"]
 
 
 def absolute_path(path: str) -> str:
     """Make a path absolute, because executors have other working directories than the driver; keep a URI."""
     return path if "://" in path else str(Path(path).absolute())
+
+
+def resolve_file(uri: str) -> tuple[str, Hashable]:
+    """Return the path of a file without symbolic links, and an identity that all names of a local file share.
+
+    Raise OSError or ValueError.
+    """
+    system, path = _resolve_uri(uri)
+    if system.type_name != "local":
+        return uri, uri
+    resolved = Path(path).resolve()
+    try:
+        status = resolved.stat()
+    except FileNotFoundError:  # a glob
+        return str(resolved), resolved
+    return str(resolved), (status.st_dev, status.st_ino)
 
 
 def open_directory(uri: str) -> tuple[FileSystem, str]:

@@ -1,12 +1,12 @@
 """Rules of `bruce replay` and `bruce-spark replay`, which send messages again from the lines of discard files.
 
 Both commands identify a line by its hash and by its number among the equal lines of its log. So they send no line
-twice, even if a file is renamed or copied. For `bruce-spark replay`, each file is a log. For `bruce replay`, a log is a
-file together with the files that the daemon rotated from it.
+twice, even if a file is renamed or copied. A log is a file together with the files that the daemon rotated from it.
 """
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from enum import StrEnum, unique
 from typing import TYPE_CHECKING, Final
@@ -26,8 +26,12 @@ __all__ = [
     "LineSelection",
     "ReplayCounts",
     "line_of",
+    "log_name",
     "message_of",
 ]
+
+_ROTATED: Final = re.compile(r"\.\d{13}\Z")
+"""End of the name of a rotated file: the time in ms since the epoch."""
 
 # The *info* of a line is the value of its field `info`: the reason of the discard.
 NO_MESSAGE_INFOS: Final = ("MALFORMED", "UNCLEAN_U", "UNCLEAN_T")
@@ -125,6 +129,11 @@ class ReplayCounts:
             self.sent + other.sent, self.already + other.already, self.filtered + other.filtered,
             self.no_message + other.no_message, self.in_kafka + other.in_kafka, self.abandoned + other.abandoned,
         )  # fmt: skip
+
+
+def log_name(file_name: str) -> str:
+    """Return the name, or path, of the log that a file belongs to: `PATH` for `PATH` and for a rotated `PATH.MS`."""
+    return _ROTATED.sub("", file_name)
 
 
 def line_of(data: bytes) -> DiscardLine | None:

@@ -12,6 +12,7 @@ from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 
 from bruce_mp.protocol.client.messages import EmptyFields
 from bruce_mp.protocol.client.replay_rules import line_of
+from bruce_mp.spark.expressions import expressions
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
     from bruce_mp.protocol.client.discard_line import DiscardLine
 
-__all__ = ["parse_line", "read_discard_lines"]
+__all__ = ["parse_line", "parse_lines", "read_complete_lines", "read_discard_lines"]
 
 _LINE_COLUMNS: Final = (
     "struct<now_ms bigint, time_ms bigint, event string, info string, topic string, key binary, value binary, "
@@ -29,9 +30,47 @@ _LINE_COLUMNS: Final = (
 """The parsed columns: `now_ms` is the time when the line was written, `time_ms` the message's timestamp."""
 
 
+_COMPRESSED: Final = r"[.](gz|bz2|deflate|snappy|lz4|zst|xz)$"
+"""End of the name of a file that Spark decompresses. Its size does not show if its last line is complete."""
+
+
 def read_discard_lines(spark: SparkSession, paths: Sequence[str]) -> DataFrame:
     """Return the columns `line` and `position` (which rises from line to line of a file), and `_LINE_COLUMNS`."""
     lines = spark.read.text(list(paths)).selectExpr("value as line", "monotonically_increasing_id() as position")
+    return parse_lines(lines)
+
+
+def read_complete_lines(spark: SparkSession, path: str) -> tuple[DataFrame, int]:
+    """Return the lines of a file that end with a newline, and the number of last lines that do not.
+
+    `path` may also be a directory or glob. The columns are `line` and `position`, as in `read_discard_lines`. The lines
+    are those that the file has now, also if the daemon adds lines before Spark reads the file.
+    """
+    values = spark.read.text(path, lineSep="\n").selectExpr(
+        "value",
+        "monotonically_increasing_id() as position",
+        "_metadata.file_path as file",
+        "_metadata.file_size as size",
+    )
+    # Spark lists the sizes now. It reads each line that begins within or at the size, and the last one perhaps without
+    # its newline. So only the last line can end beyond the size: it is cut, or it is new.
+    sizes = values.groupBy("file", "size").agg(
+        *expressions("sum(octet_length(value) + 1) as read", "max(position) as last")
+    )
+    ends = sizes.selectExpr(
+        "file",
+        f"if(read > size and not file rlike '{_COMPRESSED}', last, last + 1) as end",
+        "read = size + 1 as is_cut",
+    ).collect()
+    bounds = spark.createDataFrame([(row["file"], row["end"]) for row in ends], "file string, end bigint")
+    complete = values.join(F.broadcast(bounds), "file").where("position < end")
+    # `trim` reads characters, so only lines that need it go through it: other ones may have bytes that are no UTF-8.
+    line = "if(endswith(value, '\r'), trim(TRAILING '\r' FROM value), value) as line"
+    return complete.selectExpr(line, "position"), sum(row["is_cut"] for row in ends)
+
+
+def parse_lines(lines: DataFrame) -> DataFrame:
+    """Return the columns `line` and `position`, and `_LINE_COLUMNS`."""
     parsed = lines.withColumn("parsed", F.udf(_parse_columns, _LINE_COLUMNS, useArrow=False)("line"))
     return parsed.select("line", "position", "parsed.*")
 

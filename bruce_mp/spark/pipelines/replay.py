@@ -1,10 +1,14 @@
 """Replay discarded or exported messages through a daemon, each message at most once.
 
 Files are replayed one after the other. The messages of a file are first written as a *chunk* into the state directory,
-with the hash of each line and the line's number among equal lines. So the state directory identifies every replayed
-message, even after its file is renamed. The chunk's name ends with `.part` while the chunk is written, `.intent` while
-its messages are sent, and `.done` after the daemon has answered for all of them. A kill while messages are sent leaves
-the chunk in doubt: its messages may be in Kafka or not, and the user decides (`DoubtfulPolicy`).
+with the hash of each line and the line's number among the equal lines of its log (`replay_rules.py`). So the state
+directory identifies every replayed message, even after its file is renamed. The chunk's name ends with `.part` while
+the chunk is written, `.intent` while its messages are sent, and `.done` after the daemon has answered for all of them.
+A kill while messages are sent leaves the chunk in doubt: its messages may be in Kafka or not, and the user decides
+(`DoubtfulPolicy`).
+
+Up to release 1.0.0 each file was a log of its own. A state directory of these releases has for each line the numbers 1
+to N, where N is the number of messages that were sent, so the other equal lines of the log are still sent, each once.
 
 Messages of a topic are sent in the order of their lines.
 """
@@ -20,18 +24,18 @@ from pyarrow.fs import FileInfo, FileSelector
 from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 
-from bruce_mp.protocol.client.replay_rules import DoubtfulPolicy, LineFate, LineSelection, ReplayCounts
+from bruce_mp.protocol.client.replay_rules import DoubtfulPolicy, LineFate, LineSelection, ReplayCounts, log_name
 from bruce_mp.spark import register
 from bruce_mp.spark.errors import SinkError
 from bruce_mp.spark.expressions import expressions
-from bruce_mp.spark.pipelines.discards import parse_line, read_discard_lines
+from bruce_mp.spark.pipelines.discards import parse_line, parse_lines, read_complete_lines
 from bruce_mp.spark.pipelines.progress import Progress, ProgressMeter
 from bruce_mp.spark.pipelines.retention import RetentionCheck
 from bruce_mp.spark.pipelines.running_stages import RunningStages
-from bruce_mp.spark.storage import open_directory, total_size
+from bruce_mp.spark.storage import open_directory, resolve_file, total_size
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Hashable, Iterator, Mapping, Sequence
 
     from pyarrow.fs import FileSystem
     from pyspark.sql import DataFrame, SparkSession
@@ -77,12 +81,13 @@ def replay(
     else:
         replay_state.resolve_doubtful(doubtful)
     meter = ProgressMeter(f"messages {'to send' if dry_run else 'sent'}")
-    replay_progress = _ReplayProgress(display, meter, list(map(total_size, files)), RetentionCheck(spark, kafka))
-    for file in files:
+    log_files = _find_logs(files)
+    replay_progress = _ReplayProgress(display, meter, list(map(total_size, log_files)), RetentionCheck(spark, kafka))
+    for lines in _read_files(spark, log_files, display):
         replay_progress.count_file(
-            _replay_file(replay_state, file, None if dry_run else sink, selection or LineSelection(), replay_progress)
+            _replay_lines(replay_state, lines, None if dry_run else sink, selection or LineSelection(), replay_progress)
         )
-    display.show_line(f"{replay_progress.meter.summarize(replay_progress.total.sent)}, {len(files)} files")
+    display.show_line(f"{replay_progress.meter.summarize(replay_progress.total.sent)}, {len(log_files)} files")
     return replay_progress.total
 
 
@@ -171,15 +176,39 @@ class _ReplayState:
         return [entry for entry in entries if entry.base_name.endswith(suffix)]
 
 
-def _replay_file(
+def _find_logs(files: Sequence[str]) -> dict[str, str]:
+    """Return the path of each file's log by the name of the file, without further names of the same file."""
+    logs: dict[str, str] = {}
+    identities: set[Hashable] = set()
+    for file in files:
+        path, identity = resolve_file(file)
+        if identity not in identities:
+            identities.add(identity)
+            logs[file] = log_name(path)
+    return logs
+
+
+def _read_files(spark: SparkSession, log_files: Mapping[str, str], display: Progress) -> Iterator[DataFrame]:
+    """Yield the parsed lines of each file, with their hashes and numbers."""
+    earlier_lines: dict[str, DataFrame] = {}
+    for file, log in log_files.items():
+        lines, cut_count = read_complete_lines(spark, file)
+        if cut_count:
+            display.show_line(f"{file}: {cut_count:,} last lines without a newline are incomplete, and are not sent")
+        earlier = earlier_lines.get(log)
+        yield _add_hash(parse_lines(lines), earlier)
+        earlier_lines[log] = lines if earlier is None else earlier.union(lines)
+
+
+def _replay_lines(
     state: _ReplayState,
-    file: str,
+    lines: DataFrame,
     sink: Mapping[str, str] | None,
     selection: LineSelection,
     replay_progress: _ReplayProgress,
 ) -> ReplayCounts:
     """Send the selected messages of a file, or only count them if `sink` is None; return the numbers of lines."""
-    lines = _add_fate(_add_hash(read_discard_lines(state.spark, [file])), state.replayed_lines(), selection)
+    lines = _add_fate(lines, state.replayed_lines(), selection)
     groups = lines.groupBy("fate", "topic").agg(*expressions("count(*) as rows", "min(time_ms) as oldest_ms")).collect()
     counts = Counter[str]()
     for group in groups:
@@ -206,11 +235,20 @@ def _send(spark: SparkSession, chunk: str, sink: Mapping[str, str]) -> None:
     by_topic.select(*_SINK_COLUMNS).write.format("bruce").mode("append").options(**{"fence": "true", **sink}).save()
 
 
-def _add_hash(lines: DataFrame) -> DataFrame:
-    """Add the hash of each line, and the line's number among equal lines."""
+def _add_hash(lines: DataFrame, earlier_lines: DataFrame | None) -> DataFrame:
+    """Add the hash of each line, and the line's number among equal lines.
+
+    `earlier_lines` are those of the log's files before this one, and have the lower numbers; None if this is the first.
+    """
     hashed = lines.withColumn("hash", F.sha2("line", 256))
     any_order = F.lit(0)  # equal lines may have their numbers in any order
-    return hashed.withColumn("number", F.row_number().over(Window.partitionBy("hash").orderBy(any_order)))
+    numbered = hashed.withColumn("number", F.row_number().over(Window.partitionBy("hash").orderBy(any_order)))
+    if earlier_lines is None:
+        return numbered
+    counts = earlier_lines.groupBy(F.sha2("line", 256).alias("hash")).agg(F.count("*").alias("earlier_count"))
+    # The state directory may have chunks of earlier releases, whose numbers are of the type int.
+    number = F.expr("cast(number + coalesce(earlier_count, 0) as int)")
+    return numbered.join(counts, "hash", "left").withColumn("number", number).drop("earlier_count")
 
 
 def _add_fate(lines: DataFrame, replayed_lines: DataFrame | None, selection: LineSelection) -> DataFrame:

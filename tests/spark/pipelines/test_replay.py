@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -15,6 +16,7 @@ from bruce_mp.protocol.client.barrier import Barrier, BarrierAnswer, BarrierStat
 from bruce_mp.protocol.client.discard_line import DiscardLine, LineEvent, format_line
 from bruce_mp.protocol.client.replay_rules import DoubtfulPolicy, LineSelection, ReplayCounts
 from bruce_mp.spark.cli import main
+from bruce_mp.spark.pipelines.discards import read_complete_lines
 from bruce_mp.spark.pipelines.progress import Progress
 from bruce_mp.spark.pipelines.replay import DoubtfulError, replay
 from support.stream_sink import StreamSink, all_delivered
@@ -33,10 +35,11 @@ def line(number: int, **changed: Any) -> bytes:
     return format_line(DiscardLine(**given))
 
 
-def run(spark: SparkSession, sink: StreamSink, file: Path, **options: Any) -> ReplayCounts:
+def run(spark: SparkSession, sink: StreamSink, *files: Path, **options: Any) -> ReplayCounts:
     target = {**PLAIN, "bruce.socket": sink.path}
-    state = str(file.parent / "state")
-    return replay(spark, [str(file)], state, target, progress=Progress("replay", io.StringIO()), **options)
+    state = str(files[0].parent / "state")
+    chosen = {"progress": Progress("replay", io.StringIO()), **options}
+    return replay(spark, [*map(str, files)], state, target, **chosen)
 
 
 @pytest.mark.usefixtures("spark")
@@ -116,6 +119,72 @@ def test_no_message_is_replayed_twice_after_a_rename(spark: SparkSession, tmp_pa
         assert run(spark, sink, renamed) == ReplayCounts(sent=2, already=3)
         assert run(spark, sink, renamed) == ReplayCounts(already=5)
     assert sorted(sink.values) == [b"v0"] * 3 + [b"v1", b"v2"]
+
+
+def test_equal_lines_of_a_log_and_its_rotated_files_are_different_messages(spark: SparkSession, tmp_path: Path) -> None:
+    file, rotated = tmp_path / "d", tmp_path / "d.1712345678901"
+    backup, link = tmp_path / "d.old", tmp_path / "link"
+    file.write_bytes(line(0) + line(1))
+    rotated.write_bytes(line(0) * 2)
+    backup.write_bytes(line(0) * 2 + line(1))
+    link.symlink_to(file)
+    with StreamSink(tmp_path / "s") as sink:
+        assert run(spark, sink, file, rotated, link, backup) == ReplayCounts(sent=4, already=3)
+        assert run(spark, sink, rotated, file) == ReplayCounts(already=4)
+    assert sorted(sink.values) == [b"v0"] * 3 + [b"v1"]
+
+
+def test_a_state_directory_of_1_0_0_sends_nothing_twice(spark: SparkSession, tmp_path: Path) -> None:
+    """For 1.0.0 each file was a log, so after a replay of all files its state is that of the file with most lines."""
+    file, rotated = tmp_path / "d", tmp_path / "d.1712345678901"
+    file.write_bytes(line(0))
+    rotated.write_bytes(line(0) * 2)
+    with StreamSink(tmp_path / "s") as sink:
+        assert run(spark, sink, rotated).sent == 2
+        assert run(spark, sink, file, rotated) == ReplayCounts(sent=1, already=2)
+    assert sink.values == [b"v0"] * 3
+
+
+def test_a_last_line_without_a_newline_is_not_sent(spark: SparkSession, tmp_path: Path) -> None:
+    file, keyed, out = tmp_path / "d", line(1, partition_key=12_345), io.StringIO()
+    file.write_bytes(line(0) + keyed[:-3])
+    with StreamSink(tmp_path / "s") as sink:
+        assert run(spark, sink, file, progress=Progress("replay", out)) == ReplayCounts(sent=1)
+        file.write_bytes(line(0) + keyed)
+        assert run(spark, sink, file) == ReplayCounts(sent=1, already=1)
+    assert [(message.value, message.partition_key) for message in sink.parsed] == [(b"v0", None), (b"v1", 12_345)]
+    assert "/d: 1 last lines without a newline are incomplete, and are not sent\n" in out.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "cut_count", "expected"),
+    [
+        (b"a\r\nb\n", b"", 0, ["a", "b"]),
+        (b"a\nb", b"", 1, ["a"]),
+        (b"a\nb", b"c\nd\n", 1, ["a"]),
+        (b"a\nb\n", b"c\nd", 0, ["a", "b"]),
+        (b"a\nb\n", b"c", 0, ["a", "b"]),
+        (b"a", b"\n", 1, []),
+        (b"", b"a\n", 0, []),
+    ],
+)
+def test_only_lines_that_were_complete_at_the_start_are_read(
+    spark: SparkSession, tmp_path: Path, *, before: bytes, after: bytes, cut_count: int, expected: list[str]
+) -> None:
+    """The daemon may write to the file during the replay."""
+    file = tmp_path / "d"
+    file.write_bytes(before)
+    lines, counted = read_complete_lines(spark, str(file))
+    with file.open("ab") as growing:
+        growing.write(after)
+    assert [row["line"] for row in lines.orderBy("position").collect()] == expected
+    assert counted == cut_count
+
+
+def test_a_compressed_file_is_read_whole(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "d.gz").write_bytes(gzip.compress(b"a" * 100 + b"\nb\n"))
+    lines, cut_count = read_complete_lines(spark, str(tmp_path / "d.gz"))
+    assert (lines.count(), cut_count) == (2, 0)
 
 
 def test_an_unconfirmed_chunk_requires_a_decision(spark: SparkSession, tmp_path: Path) -> None:
