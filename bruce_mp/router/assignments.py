@@ -151,9 +151,9 @@ class Assignments:
         """Return the slots of dispatchers that hold partitions, and None if a partition has no holder."""
         return {route.slot for route in self._routes.values()}
 
-    def find_topics_in_use(self) -> set[int]:
-        """Return the numbers of topics that have routes: dispatchers may hold messages of these topics."""
-        return {topic for topic, _ in self._routes}
+    def partition_counts(self) -> dict[int, int]:
+        """Return for each topic that has routes the number of partitions up to the last one with a route."""
+        return {topic: partition + 1 for topic, partition in sorted(self._routes)}
 
     # --- sending -----------------------------------------------------------------------------------------------------
 

@@ -15,6 +15,8 @@ broker does not know of an increase yet, or the topic was deleted and created ag
 partitions that have a leader in the response.  The partitions that the response lacks stay in the view without leaders,
 so PartitionKey messages wait.  A partition is *lost* if all responses of a grace period have the topic without it.  The
 router treats its record batches like those of a deleted topic, and routes its unsent messages to other partitions.
+Other PartitionKey messages of the topic wait until no lost partition has a route: a dispatcher may still hold older
+messages of their keys.
 """
 
 from __future__ import annotations
@@ -142,24 +144,29 @@ class MissingTopics:
         return self._missing_since_ms.keys()
 
     def keep_for_grace_period(
-        self, view: ClusterView, partition_counts: Mapping[bytes, int], now_ms: int
+        self, view: ClusterView, partition_counts: Mapping[bytes, int], counts_in_use: Mapping[bytes, int], now_ms: int
     ) -> ClusterView:
-        """Return `view` of a response, with the missing topics that are in their grace period or forbidden added.
+        """Return `view` of a response, with the missing topics added that are in their grace period or forbidden.
 
-        `partition_counts` has the number of partitions of each known topic.
+        `partition_counts` has the number of partitions of each known topic.  `counts_in_use` has the number of
+        partitions up to the last one with a route: a topic that exists stays partial while it has fewer.
         """
-        missing = [
-            name
-            for name, count in partition_counts.items()
-            if name not in view.topics or len(view.topics[name].partitions) < count
-        ]
+        counts = {name: max(count, counts_in_use.get(name, 0)) for name, count in partition_counts.items()}
+        missing = [name for name, count in counts.items() if _lacks_partitions(view, name, count)]
         self._missing_since_ms = {name: self._missing_since_ms.get(name, now_ms) for name in missing}
         kept = {
-            name: TopicView(tuple(range(partition_counts[name])), _leaders_in(view, name), is_partial=True)
+            name: TopicView(tuple(range(counts[name])), _leaders_in(view, name), is_partial=True)
             for name, since_ms in self._missing_since_ms.items()
-            if now_ms - since_ms < MISSING_GRACE_MS or name in view.forbidden
+            if now_ms - since_ms < MISSING_GRACE_MS
+            or name in view.forbidden
+            or (name in view.topics and _lacks_partitions(view, name, counts_in_use.get(name, 0)))
         }
         return ClusterView(view.brokers, {**view.topics, **kept}, view.forbidden) if kept else view
+
+
+def _lacks_partitions(view: ClusterView, name: bytes, count: int) -> bool:
+    """Return True if a view has a topic with fewer than `count` partitions, or not at all."""
+    return name not in view.topics or len(view.topics[name].partitions) < count
 
 
 def _leaders_in(view: ClusterView, name: bytes) -> dict[int, int]:

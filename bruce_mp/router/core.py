@@ -168,16 +168,16 @@ class Router:
 
     def on_metadata(self, view: ClusterView, started_ms: int, now_ms: int) -> bool:
         """Apply metadata of a fetch that began at `started_ms`; return True if it differs from the metadata before."""
-        response = view
-        view = self._missing.keep_for_grace_period(response, self._tables.topics.partition_counts(), now_ms)
+        self._empty_lost_partitions(view, now_ms)
+        known, in_use = self._tables.topics.partition_counts(), self._partition_counts_in_use()
+        view = self._missing.keep_for_grace_period(view, known, in_use, now_ms)
         has_changed = view != self._topics.view
         self._topics.view = view
         self._turns.apply_view(view)
         for topic in list(self._topics.by_number.values()):
             self._update_topic(topic, view.topics.get(topic.name), now_ms)
-        self._empty_lost_partitions(response, now_ms)
         self._clear_refusals_of_deleted(view)
-        for number in self._tables.reclaim_entries(view.topics, self._assignments.find_topics_in_use, now_ms):
+        for number in self._tables.reclaim_entries(view.topics, self._assignments.partition_counts, now_ms):
             self._topics.by_number.pop(number, None)
             self._runs.rate_limits.remove(number)
         self._assignments.on_metadata(view, started_ms, now_ms)
@@ -213,7 +213,7 @@ class Router:
         Batches that a dispatcher has built are discarded, like those of a deleted topic, because consumers may have
         read them.  The other messages were never sent: parked, they wait for another partition.
         """
-        names = {number: topic.name for number, topic in self._topics.by_number.items()}
+        names = self._names_by_number()
 
         def is_missing(number: int, partition: int) -> bool:
             view = response.topics.get(names.get(number, b""))
@@ -227,6 +227,15 @@ class Router:
             unsent.setdefault(number, []).extend(rest)
         for number, segments in unsent.items():
             self._runs.park_lost(self._topics.by_number[number], segments, now_ms)
+
+    def _partition_counts_in_use(self) -> dict[bytes, int]:
+        """Return by name the result of `Assignments.partition_counts`."""
+        names = self._names_by_number()
+        counts = self._assignments.partition_counts()
+        return {names[number]: count for number, count in counts.items() if number in names}
+
+    def _names_by_number(self) -> dict[int, bytes]:
+        return {number: name for name, number in self._tables.topics.numbers().items()}
 
     def _clear_refusals_of_deleted(self, view: ClusterView) -> None:
         """Clear the refusal codes of deleted topics, because no broker will accept a message of such a topic.

@@ -385,22 +385,22 @@ class RunRouter:
         self._send(routed)
 
     def park_lost(self, topic: Topic, segments: Iterable[Segment], now_ms: int) -> None:
-        """Park the unsent messages of partitions that a topic has lost: in order of arrival, before the parked ones.
+        """Park the unsent messages of partitions that a topic has lost, in order of arrival among the parked ones.
 
         In the slab they stay bound to the lost partition until `unpark` binds them to another, so a new router finds
         them as messages of the lost partition.
         """
         found: list[FoundSegment] = []
-        for segment in segments:
+        for segment in (*segments, *topic.parked_keyed, *topic.parked_unkeyed):
             try:
                 found.append(inspect_segment(self._slab, segment))
             except SlabError as error:
                 quarantine(self._row, error)
         found.sort(key=attrgetter("arrival"))
-        topic.parked_keyed[:0] = [part.segment for part in found if part.flags & _HAS_KEY]
+        topic.parked_keyed = [part.segment for part in found if part.flags & _HAS_KEY]
         if not topic.parked_unkeyed:
             topic.parked_since_ms = now_ms
-        topic.parked_unkeyed[:0] = [part.segment for part in found if not part.flags & _HAS_KEY]
+        topic.parked_unkeyed = [part.segment for part in found if not part.flags & _HAS_KEY]
         self._maybe_parked[topic.number] = topic
 
     def _topics_with_parked(self) -> list[Topic]:

@@ -17,7 +17,6 @@ from bruce_mp.slab.tables import PartitionTable, TopicTable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container
-    from collections.abc import Set as AbstractSet
 
     from bruce_mp.slab.file import Slab
 
@@ -64,7 +63,7 @@ class SlabTables:
             return self._freed_names.get(topic, b"")
 
     def reclaim_entries(
-        self, existing_names: Container[bytes], find_topics_in_use: Callable[[], AbstractSet[int]], now_ms: int
+        self, existing_names: Container[bytes], find_topics_in_use: Callable[[], Container[int]], now_ms: int
     ) -> list[int]:
         """Free the entries of deleted topics, if a table is full; return the numbers of freed topics.
 

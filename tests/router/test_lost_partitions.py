@@ -1,6 +1,7 @@
 """A topic is deleted and created again with fewer partitions while messages for the lost ones are on their way.
 
-Batches that a dispatcher had built are discarded, like those of a deleted topic; all other messages are delivered once.
+Batches that a dispatcher had built are discarded, like those of a deleted topic; all other messages are delivered once,
+those of a partition key in order.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from bruce_mp.errors import DiscardReason
 from bruce_mp.pipeline.stage_counts import count_books
 from bruce_mp.router.cluster import MISSING_GRACE_MS, ClusterView, TopicView
 from bruce_mp.slab.file import Geometry
+from bruce_mp.slab.layout import RunState
 from bruce_mp.telemetry.counters import Counter
 from support.examples import seeds
 from support.flow import ROUTER, World
@@ -113,11 +115,20 @@ class Story:
         self.check()
 
     def check(self) -> None:
-        """Check that each message was delivered or discarded, and none of a lost partition was sent again."""
+        """Check that each message was delivered or discarded, and none of a lost partition was sent again.
+
+        No message may be discarded before a dispatcher has built a batch of it.  In a partition, the messages of each
+        key must be in order.
+        """
         logs = [self.world.cluster.log(b"t", partition) for partition in range(self.world.topics[b"t"])]
         arrivals = [record.arrival for log in logs for record in log]
         assert len(arrivals) == len(set(arrivals))
         assert not self.lost.intersection(arrivals)
+        for log in logs:
+            for key in {record.partition_key for record in log} - {None}:
+                of_key = [record.arrival for record in log if record.partition_key == key]
+                assert of_key == sorted(of_key), f"key {key}"
+        assert (RunState.ROUTED, RunState.DISCARDED) not in self.world.words.stored
         books = count_books(self.world.slab)
         assert {reason for reason, count in books.discarded.items() if count} <= {DiscardReason.BAD_TOPIC.name}
         assert books.delivered + sum(books.discarded.values()) == len(self.world.received)
@@ -190,6 +201,68 @@ def test_a_dispatcher_hands_back_lost_partitions(story: Story) -> None:
     assert story.world.router._assignments._routes.keys() <= {(1, 0), (1, 1)}
 
 
+def test_later_messages_of_a_key_wait_for_those_at_a_dispatcher(story: Story) -> None:
+    lose_held_partitions(story)
+    story.send([6, 7])
+    story.fetch()
+    story.deliver_to_dispatchers()
+    assert story.world.held() == {"IN_FLIGHT": 2, "QUEUED": 2, "ROUTED": 2}
+    story.settle()
+    assert story.world.reporter.discarded == {DiscardReason.BAD_TOPIC: 2}
+    assert [record.partition_key for record in story.world.cluster.log(b"t", 0)] == [6, 6]
+    assert [record.partition_key for record in story.world.cluster.log(b"t", 1)] == [7, 7]
+
+
+def test_messages_of_a_key_keep_their_order_if_two_partitions_had_them(story: Story) -> None:
+    world = story.world
+    story.send([2])
+    story.deliver_to_dispatchers()
+    world.cluster.leaders[b"t", 2] = None
+    story.fetch()
+    story.send([2])  # partition 3 stands in
+    story.deliver_to_dispatchers()
+    story.recreate()
+    story.fetch()
+    world.advance_clock(MISSING_GRACE_MS)
+    story.fetch()
+    for slot, queued in ((2, 2), (0, 1)):
+        assert world.held()["QUEUED"] == queued
+        for _ in range(3):
+            world.deliver_to_dispatcher(slot)
+            world.deliver_to_router()
+        story.fetch()
+    story.settle()
+    assert [record.partition_key for record in world.cluster.log(b"t", 0)] == [2, 2]
+
+
+def test_later_messages_of_a_key_wait_for_those_that_a_new_router_finds(story: Story) -> None:
+    story.hold_in_router([2, 3], is_built=False)
+    story.recreate()
+    leaders = dict(story.world.cluster.leaders)
+    story.world.cluster.leaders.update(dict.fromkeys(leaders, None))
+    story.pass_grace_period()
+    story.world.kill_router()
+    story.world.cluster.leaders.update(leaders)
+    story.send([2, 3])
+    story.settle()
+    assert [record.partition_key for record in story.world.cluster.log(b"t", 0)] == [2, 2]
+    assert [record.partition_key for record in story.world.cluster.log(b"t", 1)] == [3, 3]
+
+
+def test_later_messages_of_a_key_follow_a_partition_that_comes_back(story: Story) -> None:
+    full = story.world.view()
+    story.send([2, 3])
+    story.deliver_to_dispatchers()
+    story.hear(ClusterView(full.brokers, {b"t": TopicView((0, 1), {0: 1, 1: 2})}))
+    story.send([2, 3])
+    story.world.advance_clock(MISSING_GRACE_MS)
+    story.hear(ClusterView(full.brokers, {b"t": TopicView((0, 1), {0: 1, 1: 2})}))
+    story.hear(full)
+    story.settle()
+    assert story.world.reporter.discarded == {}
+    assert [story.homes()[key] for key in (2, 3)] == [2, 3]
+
+
 def test_partitions_that_are_missing_for_a_moment_lose_nothing(story: Story) -> None:
     story.hold_in_router([2, 3], is_built=True)
     full = story.world.view()
@@ -231,10 +304,11 @@ def tell(slab: Slab, who: int, stores: int) -> bool:
     """Lose partitions; kill process `who` after `stores` stores of the loss.  Return False if the process survives."""
     story = Story(slab, seed=stores)
     lose_held_partitions(story)
+    story.send([6, 7])
     story.world.stores_until_kill[who] = stores
     story.fetch()
     story.deliver_to_dispatchers()
-    story.send([2, 3, 0, 1, None])
+    story.send([6, 7, 0, 1, None])
     story.pass_grace_period()
     story.settle()
     story.world.close()

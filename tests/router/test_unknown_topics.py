@@ -340,13 +340,23 @@ def test_a_known_topic_that_is_hidden_is_not_missing() -> None:
     missing = MissingTopics()
     nothing = ClusterView({}, {}, frozenset([b"secret"]))
     for now in (0, 100 * MISSING_GRACE_MS):
-        view = missing.keep_for_grace_period(nothing, {b"secret": 2, b"gone": 1}, now)
+        view = missing.keep_for_grace_period(nothing, {b"secret": 2, b"gone": 1}, {}, now)
     assert view.topics == {b"secret": TopicView((0, 1), {}, is_partial=True)}
     assert set(missing.names_to_request) == {b"secret", b"gone"}
 
 
 def test_a_view_with_fewer_partitions_keeps_its_leaders() -> None:
     lagging = ClusterView({}, {b"t": TopicView((0, 1), {0: 2})})
-    topic = MissingTopics().keep_for_grace_period(lagging, {b"t": 4}, 0).topics[b"t"]
+    topic = MissingTopics().keep_for_grace_period(lagging, {b"t": 4}, {}, 0).topics[b"t"]
     assert topic == TopicView((0, 1, 2, 3), {0: 2}, is_partial=True)
     assert topic.key_partitions() == [], "none stands in for another"
+
+
+def test_a_view_is_partial_while_a_lost_partition_is_in_use() -> None:
+    missing = MissingTopics()
+    response = ClusterView({}, {b"t": TopicView((0, 1), {0: 2}), b"u": TopicView((0,), {})})
+    known = {b"t": 2, b"u": 1, b"gone": 3}
+    for now in (0, 100 * MISSING_GRACE_MS):
+        view = missing.keep_for_grace_period(response, known, {b"t": 4, b"u": 1, b"gone": 3}, now)
+    assert view.topics == {**response.topics, b"t": TopicView((0, 1, 2, 3), {0: 2}, is_partial=True)}
+    assert missing.keep_for_grace_period(response, known, {b"t": 2}, now).topics == response.topics
