@@ -163,7 +163,7 @@ class _StreamWorker(InputShell):
         return partial(self._links.sender(JOURNAL_REQUESTS).send_bytes, b"\0")  # the journal ignores the content
 
     def recover(self) -> None:
-        recover_stream_input(self._slab, self._row, self._pool.owner, self._spill_directory)
+        self._unique.has_resolved = recover_stream_input(self._slab, self._row, self._pool.owner, self._spill_directory)
         self._spills.adopt()
         self._pool.allow_reclaim()  # `recover_stream_input` has counted the predecessor's records
         self._publisher.publish([found.segment for found in sweep_filled(self._slab)])

@@ -89,8 +89,8 @@ class UniqueAttempts:
         self._limits = limits
         self._unsettled: dict[AttemptId, FlushGroup] = {}
         """The completed attempts that have messages without outcomes."""
-        self._has_resolved = False
-        """True after the registry has the outcomes of the attempts of a dead predecessor."""
+        self.has_resolved = False
+        """True after the registry has the outcomes of the attempts of a dead predecessor; recovery sets it."""
         self._unstored: AttemptId | None = None
         """The last completed attempt, if the registry has only that it is prepared."""
 
@@ -100,7 +100,7 @@ class UniqueAttempts:
     @property
     def must_poll(self) -> bool:
         """Return True if `settle_finished` has to be called again."""
-        return bool(self._unsettled) or not self._has_resolved
+        return bool(self._unsettled) or not self.has_resolved
 
     # --- begin and end -----------------------------------------------------------------------------------------------
 
@@ -150,10 +150,9 @@ class UniqueAttempts:
         No further attempt may complete before: it would replace the last number in the row, and recovery would find
         that the attempt of this number was never completed.
         """
-        if not self._has_resolved:
-            # Recovery has done this at the start, unless it failed.
+        if not self.has_resolved:
             resolve_unique_attempts(self._slab, self._row, self._directory)
-            self._has_resolved = True
+            self.has_resolved = True
         if self._unstored is not None:
             self._registry.store(self._unstored, AttemptState.COMPLETED)
             self._unstored = None

@@ -42,19 +42,17 @@ _PROGRESS_COUNTERS: Final = (lay.SPILL_FED_ATTEMPT, lay.SPILL_FED_OFFSET, lay.SP
 """The row's counters about the spill file that its worker fed last: the attempt's number, the offset and the count."""
 
 
-def recover_stream_input(slab: Slab, row: ProcessRow, row_number: int, directory: SpillDirectory) -> None:
+def recover_stream_input(slab: Slab, row: ProcessRow, row_number: int, directory: SpillDirectory) -> bool:
     """Close the open runs of a dead worker, count its uncounted messages, and end its fenced attempts.
 
     An attempt is completed if its completion has begun, else discarded.  `row_number` is the number of `row`.  The
-    caller may call the function again if a crash interrupts it.  Raise SlabError if the spill files cannot be read.
+    caller may call the function again if a crash interrupts it.  Return False if `resolve_unique_attempts` must
+    be called again because it has failed.  Raise SlabError if the spill files cannot be read.
     """
     close_open_runs(slab, row_number)
     spill_files = directory.files(row_number, are_needed=needs_spill_files(slab, row_number))
     finish_completion(slab, row_number, spill_files)
-    try:
-        resolve_unique_attempts(slab, row_number, directory)
-    except (OSError, SlabError) as error:  # the next worker tries again, see `UniqueAttempts`
-        log.error("The registry of attempts in %s cannot be written: %s.", directory.path, str(error).rstrip("."))
+    has_resolved = _try_to_resolve(slab, row_number, directory)
     _update_progress(row, spill_files)
     uncounted = uncounted_records(slab, row_number, row.counted)
     # While a worker feeds a file, it appends nothing else, so all uncounted records come from that file. They are not
@@ -72,13 +70,25 @@ def recover_stream_input(slab: Slab, row: ProcessRow, row_number: int, directory
     row.commit_counted(max(1, new_counted), {counter: number for counter, number in increments.items() if number})
     _discard_incomplete(slab, row, row_number)
     _settle_spills(slab, row, row_number, directory, spill_files)
+    return has_resolved
+
+
+def _try_to_resolve(slab: Slab, row_number: int, directory: SpillDirectory) -> bool:
+    """Call `resolve_unique_attempts`; if it fails, log the error and return False."""
+    try:
+        resolve_unique_attempts(slab, row_number, directory)
+    except (OSError, SlabError) as error:
+        log.error("The registry of attempts in %s cannot be written: %s.", directory.path, str(error).rstrip("."))
+        return False
+    return True
 
 
 def resolve_unique_attempts(slab: Slab, row_number: int, directory: SpillDirectory) -> None:
     """Store the outcomes of the dead worker's unique (named) attempts; the slab names the last completed one.
 
-    Raise OSError or SlabError if the registry cannot be read or written.  The next worker of the row must not complete
-    an attempt before a call has succeeded: its attempts may have the same numbers, also in the slab.
+    Raise OSError or SlabError if the registry cannot be read, or lacks such an outcome and cannot be written.  The next
+    worker of the row must not complete an attempt before a call has succeeded: its attempts may have the same numbers,
+    also in the slab.
     """
     if directory.registry.exists:
         directory.registry.resolve(row_number, last_completed_attempt(slab, row_number))

@@ -34,7 +34,7 @@ from enum import Enum, unique
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from bruce_mp.errors import DiscardReason
+from bruce_mp.errors import DiscardReason, SlabError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -193,15 +193,33 @@ class AttemptRegistry:
         """Store the new states of the attempts of a dead worker.
 
         `row` is the worker's process row; `last_completed_attempt` is the value of ROW_LAST_COMPLETED in this row.
+        Raise an error only if the worker has left such attempts, or if the files cannot be read.
         """
-        with self._locked():
-            for attempt in list(self._attempts.values()):
-                slab, owner, number = attempt.id
-                if (slab, owner) != (self._slab_id, row):
-                    continue
-                state = _RESOLUTIONS.get((attempt.state, number == last_completed_attempt))
-                if state is not None:
+        try:
+            with self._locked():
+                for attempt in self._unresolved(row):
+                    state = _RESOLUTIONS[attempt.state, attempt.id[2] == last_completed_attempt]
                     self._append(state.value, *attempt.id, 0, {})
+        except (OSError, SlabError):
+            if self._has_stored_unresolved(row):
+                raise
+
+    def _unresolved(self, row: int) -> list[RememberedAttempt]:
+        """Return the attempts of a dead worker whose states it did not store to the end."""
+        own = self._slab_id, row
+        return [each for each in self._attempts.values() if each.id[:2] == own and each.state in _UNFINISHED]
+
+    def _has_stored_unresolved(self, row: int) -> bool:
+        """Return True if the files have unresolved attempts of a row without a worker; do not change the files.
+
+        No lock is necessary, because no other process stores entries about the row.
+        """
+        reader = AttemptRegistry(self._path.parent, self._slab_id, self._create_directory)
+        # If another worker replaces the current file between the two reads, the previous file has the same entries.
+        current, previous = (_content_of(self._path.with_name(name)) for name in (_FILE, _PREVIOUS_FILE))
+        for content in (previous, current):
+            reader._parse(content.rpartition(b"\n")[0])
+        return bool(reader._unresolved(row))
 
     def end_slab(self) -> None:
         """Store that all messages of the slab have outcomes, before the slab is removed.
@@ -328,6 +346,13 @@ according to the worker's row.
 
 A worker stores the attempt's number in its row before it stores COMPLETED here.  So a PREPARED attempt is complete if
 the row has its number."""
+
+
+def _content_of(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return b""
 
 
 def _boot_time_ms() -> int:

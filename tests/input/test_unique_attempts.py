@@ -18,7 +18,7 @@ from bruce_mp.ipc.loop import Loop
 from bruce_mp.pipeline.stage_counts import count_books
 from bruce_mp.protocol.client.fence import EndReason, decode_ended, encode_begin, encode_end
 from bruce_mp.protocol.client.inquiry import AttemptOutcome, InquiryAnswer, encode_inquiry
-from bruce_mp.slab import fences
+from bruce_mp.slab import attempt_registry, fences
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.attempt_registry import AttemptRegistry
 from bruce_mp.slab.file import Geometry
@@ -33,6 +33,7 @@ from support.variants import kernels
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from contextlib import AbstractContextManager
 
     from bruce_mp.input.stream_client import StreamClientState
     from bruce_mp.input.unique_attempts import NamedAttempt
@@ -273,6 +274,63 @@ def test_a_worker_resolves_the_attempts_of_its_predecessor_before_it_completes_o
     worker = worker_of(slab)
     assert ask(worker).outcome is AttemptOutcome.NONE
     assert ask(worker, frame=encode_inquiry(TOKEN, b"other")).outcome is AttemptOutcome.UNCOUNTED
+
+
+@contextmanager
+def read_only_disk() -> Iterator[None]:
+    """Refuse to open the registry's files for writing."""
+    open_file = os.open
+
+    def refuse(path: str | Path, flags: int, mode: int = 0o777) -> int:
+        if Path(path).name.startswith("attempts.") and flags & (os.O_RDWR | os.O_WRONLY):
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+        return open_file(path, flags, mode)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "open", refuse)
+        yield
+
+
+@contextmanager
+def full_disk_a_day_later() -> Iterator[None]:
+    """Let all registries be old, and refuse the entries of new ones."""
+    with pytest.MonkeyPatch.context() as patch, full_disk():
+        patch.setattr(attempt_registry, "MAX_FILE_AGE_MS", 0)
+        yield
+
+
+@pytest.mark.parametrize("failing_disk", [read_only_disk, full_disk_a_day_later])
+@pytest.mark.parametrize("is_successor", [False, True])
+def test_a_plain_attempt_needs_no_registry_that_lacks_nothing(
+    slab: Slab, failing_disk: Callable[[], AbstractContextManager[None]], *, is_successor: bool
+) -> None:
+    worker = worker_of(slab)
+    worker.feed((worker.connect(), OTHER))
+    assert settle(slab) == [20]
+    worker.unique.settle_finished()
+    worker = worker_of(slab)
+    with failing_disk():
+        worker = worker_of(slab) if is_successor else worker
+        client = worker.connect()
+        worker.feed((client, PLAIN))
+        assert not client.must_close
+        assert not worker.unique.must_poll
+    assert settle(slab) == [10]
+
+
+@pytest.mark.parametrize("failing_disk", [read_only_disk, full_disk_a_day_later])
+def test_an_attempt_waits_for_a_registry_that_lacks_an_outcome(
+    slab: Slab, failing_disk: Callable[[], AbstractContextManager[None]]
+) -> None:
+    worker = worker_of(slab)
+    worker.feed((worker.connect(), OTHER))
+    with failing_disk():
+        worker = worker_of(slab)
+        refused = worker.connect()
+        worker.feed((refused, PLAIN))
+        assert decode_ended(refused.final_frame)[0] is EndReason.SPILL_FAILED
+    worker.feed((worker.connect(), PLAIN))
+    assert settle(slab) == [10, 20]
 
 
 def test_the_timer_polls_from_the_start_until_the_disk_has_room(slab: Slab, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -130,7 +130,7 @@ class StreamInput:
             quotas=SenderQuotas(rules, slab, row, [row, *peers]),
         )
         self.now_ms = 1
-        recover_stream_input(slab, self.row, row, self.spill_directory)
+        self.unique.has_resolved = recover_stream_input(slab, self.row, row, self.spill_directory)
         self.spills.adopt()
         self.pool.allow_reclaim()
 
