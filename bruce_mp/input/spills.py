@@ -88,6 +88,9 @@ class Spills:
         if completed.flush_group is not None:
             completed.flush_group.spill_file_count -= 1
         self.remove(completed.file)
+        # Only after the removal: until then, `needs_spill_files` must be True. The progress is in no file any more.
+        if self._row.counters[lay.SPILL_FED_ATTEMPT] == completed.file.number:
+            self._row.counters[lay.SPILL_FED_ATTEMPT] = 0
 
     @property
     def has_room(self) -> bool:

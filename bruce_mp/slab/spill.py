@@ -279,10 +279,17 @@ class SpillDirectory:
             # The caller must not discard messages as lost that a later worker would find in the files.
             if are_needed:
                 raise SlabError(
-                    f"The spill files in {self.path}, which hold messages, cannot be read: {error.strerror}. Give the "
-                    f"daemon's user read and write permission for {error.filename or self.path}, and start the daemon."
+                    f"The spill files in {self.path}, which may hold messages, cannot be read: {error.strerror}. Give "
+                    f"the daemon's user read and write permission for {error.filename or self.path}. Then start or "
+                    "upgrade the daemon again."
                 ) from error
         return dict(sorted(found.items()))
+
+    def check_readable(self, slab: Slab) -> None:
+        """Raise SlabError if a new worker could not read files that it would need."""
+        for row in lay.STREAM_ROWS:
+            for file in self.files(row, are_needed=needs_spill_files(slab, row)).values():
+                file.close()
 
     def remove_outdated(self) -> int:
         """Remove files of earlier slabs; return the number of lost messages: unfed ones of complete attempts."""

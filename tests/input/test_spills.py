@@ -349,7 +349,7 @@ def test_messages_in_a_directory_without_permission_are_not_lost(slab: Slab) -> 
     with denied_connections(Path(f"{slab.path}.spill")):
         for _ in range(2):
             with pytest.raises(
-                SlabError, match=r"cannot be read: Permission denied.* write permission for .*\.spill, and"
+                SlabError, match=r"cannot be read: Permission denied.* write permission for .*\.spill\. Then"
             ):
                 worker_of(slab)
         assert (spilled_total(slab), count_books(slab).discarded) == (spilled_count, {})
@@ -380,6 +380,16 @@ def test_a_fed_file_in_a_directory_without_permission_is_not_fed_again(
     drain(worker_of(slab, max_attempt=2), sink)
     assert sorted(sink.numbers) == list(range(20))
     assert_books(slab, 20)
+
+
+def test_a_directory_without_permission_stops_no_worker_after_the_removal_of_its_files(slab: Slab) -> None:
+    worker, sink = completed(slab), Sink(slab)
+    worker.feed((worker.connect(), BEGIN + messages(range(500, 900)) + END))
+    drain(worker, sink)
+    assert sorted(sink.numbers) == list(range(900))
+    assert files_of(slab) == []
+    with denied_connections(Path(f"{slab.path}.spill")):
+        worker_of(slab)
 
 
 def test_a_directory_without_permission_and_without_messages_stops_no_worker(slab: Slab) -> None:

@@ -16,9 +16,10 @@ from typing import IO, TYPE_CHECKING, Final
 import msgspec
 
 from bruce_mp import __version__
-from bruce_mp.errors import BruceError
-from bruce_mp.slab.file import layout_version_of
+from bruce_mp.errors import BruceError, SlabError
+from bruce_mp.slab.file import Slab, layout_version_of
 from bruce_mp.slab.layout import LAYOUT_VERSION, READABLE_VERSIONS
+from bruce_mp.slab.spill import SpillDirectory
 from bruce_mp.supervisor.upgrade.handover import command_line
 
 if TYPE_CHECKING:
@@ -48,12 +49,24 @@ class PreflightReport(msgspec.Struct, frozen=True):
 
 
 def load_and_report(config: Config, programs: Programs) -> PreflightReport:
-    """Import all programs, and return the report of this code. An error of an import is raised as it is."""
+    """Import all programs, and return the report of this code. An error of an import is raised as it is.
+
+    Raise SlabError if the new code could not read the spill files: it would end the old inputs, and then end itself.
+    """
     for program in programs:
         importlib.import_module(program)
+    _check_spill_files(config)
     present = layout_version_of(Path(config.slab_path))
     layout = present if present in READABLE_VERSIONS else LAYOUT_VERSION
     return PreflightReport(__version__, layout, config.slab_path, config.daemon.run_dir)
+
+
+def _check_spill_files(config: Config) -> None:
+    try:
+        slab = Slab(Path(config.slab_path), private=True)
+    except SlabError:
+        return  # there is no slab, or none that this code would adopt
+    SpillDirectory.for_slab(slab, config.spill_path).check_readable(slab)
 
 
 class Preflight:
