@@ -83,8 +83,9 @@ class RememberedAttempt:
     """An attempt in the registry, with the number of its messages.
 
     In state SETTLED, `delivered` is the number of delivered messages, and `discards` has the number of discarded
-    messages by reason.  In the other states they are 0 and empty.  `has_ended` is True if all its messages had outcomes
-    when the daemon was about to remove the slab.
+    messages by reason.  In the other states they are 0 and empty.  `index` is the number of attempts that were prepared
+    before, in the files as last read.  `find` sets `has_ended` to True if all messages of the attempt had outcomes when
+    the daemon was about to remove the slab.
     """
 
     name: str
@@ -93,6 +94,7 @@ class RememberedAttempt:
     message_count: int
     delivered: int = 0
     discards: Mapping[DiscardReason | int, int] = field(default_factory=dict)
+    index: int = field(default=0, compare=False)
     has_ended: bool = False
 
 
@@ -132,6 +134,10 @@ class AttemptRegistry:
         self._names: dict[AttemptId, str] = {}
         self._attempts: dict[str, RememberedAttempt] = {}
         """The last attempt of each name."""
+        self._prepared_count = 0
+        self._ends: dict[int, int] = {}
+        """For each slab that the daemon was about to remove: the number of attempts that were prepared before, of all
+        slabs.  A kill before the removal keeps the slab, and later attempts in it may still be lost."""
 
     @property
     def exists(self) -> bool:
@@ -147,7 +153,9 @@ class AttemptRegistry:
         """Return the attempt with a name; None if there is none, or if it was cancelled."""
         with self._locked():
             found = self._attempts.get(name)
-        return None if found is None or found.state is AttemptState.CANCELLED else found
+            if found is None or found.state is AttemptState.CANCELLED:
+                return None
+            return replace(found, has_ended=found.index < self._ends.get(found.id[0], 0))
 
     def is_lost(self, attempt: RememberedAttempt) -> bool:
         """Return True if the attempt's slab was lost with unsettled messages, so that the outcome is unknown."""
@@ -306,25 +314,17 @@ class AttemptRegistry:
             self._created_ms = int(items[0])
             self._oldest_ms = self._oldest_ms or self._created_ms  # the previous file is read first
         elif kind == _SLAB_ENDED:
-            self._end_attempts(items[0])
+            self._ends[items[0]] = self._prepared_count
         else:
             self._apply_state(AttemptState(kind), *items)
-
-    def _end_attempts(self, slab: int) -> None:
-        """Remember that all messages of the attempts so far have outcomes, because the daemon removes their slab.
-
-        A kill before the removal keeps the slab, and later attempts in it may still be lost.
-        """
-        for name, attempt in self._attempts.items():
-            if attempt.id[0] == slab:
-                self._attempts[name] = replace(attempt, has_ended=True)
 
     def _apply_state(self, state: AttemptState, slab: int, row: int, number: int, *items: Any) -> None:
         attempt_id = (slab, row, number)
         if state is AttemptState.PREPARED:
             name, message_count = items
             self._names[attempt_id] = name
-            self._attempts[name] = RememberedAttempt(name, attempt_id, state, message_count)
+            self._attempts[name] = RememberedAttempt(name, attempt_id, state, message_count, index=self._prepared_count)
+            self._prepared_count += 1
             return
         delivered, counts = items
         name = self._names[attempt_id]
