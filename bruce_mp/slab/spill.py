@@ -21,6 +21,7 @@ the indexes of these later messages, counted from the message at `offset`.
 
 from __future__ import annotations
 
+import logging
 import os
 from contextlib import suppress
 from pathlib import Path
@@ -33,7 +34,7 @@ from bruce_mp.slab.attempt_registry import AttemptRegistry
 from bruce_mp.slab.private_directory import create_private_directory, is_foreign, remove_private_directory
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Callable, Collection, Iterator
 
     from bruce_mp.slab.file import Slab
 
@@ -48,6 +49,7 @@ __all__ = [
     "wrapping_delta",
 ]
 
+log = logging.getLogger(__name__)
 _MAGIC: Final = b"BRUCESPL"
 _VERSION: Final = 1
 _HEADER: Final = Struct("<8sIIqII")
@@ -136,6 +138,11 @@ class SpillFile:
     def remaining_count(self) -> int:
         """Return the number of messages of a complete file that have not been fed."""
         return max(0, self.message_count - self.fed_count - len(self.fed_ahead))
+
+    @property
+    def lost_count(self) -> int:
+        """Return the number of messages that are lost if the slab of the file is."""
+        return self.remaining_count if self.is_valid and self.is_complete else 0
 
     @property
     def is_exhausted(self) -> bool:
@@ -256,7 +263,7 @@ class SpillDirectory:
         try:
             return SpillFile.create(path, self.slab_id, row, number, keeps_timestamps=keeps_timestamps)
         except FileExistsError:
-            _remove_without_header(path)
+            self._remove_stale(path)
             return SpillFile.create(path, self.slab_id, row, number, keeps_timestamps=keeps_timestamps)
 
     def ensure(self) -> None:
@@ -269,21 +276,22 @@ class SpillDirectory:
         Raise SlabError if the daemon may not read them.  If `are_needed` is False, return those that it may read.
         """
         found: dict[int, SpillFile] = {}
-        try:
-            for file in self._open_all():
-                if file.is_valid and (file.slab_id, file.row) == (self.slab_id, row):
-                    found[file.number] = file
-                else:
-                    file.close()
-        except PermissionError as error:
-            # The caller must not discard messages as lost that a later worker would find in the files.
-            if are_needed:
-                raise SlabError(
-                    f"The spill files in {self.path}, which may hold messages, cannot be read: {error.strerror}. Give "
-                    f"the daemon's user read and write permission for {error.filename or self.path}. Then start or "
-                    "upgrade the daemon again."
-                ) from error
+        for file in self._open_all(self._fail if are_needed else _ignore):
+            if file.is_valid and (file.slab_id, file.row) == (self.slab_id, row):
+                found[file.number] = file
+            else:
+                file.close()
         return dict(sorted(found.items()))
+
+    def _fail(self, error: OSError) -> None:
+        """Raise an error, because the caller would discard messages that a later worker may find in the files."""
+        if not isinstance(error, PermissionError):
+            raise error
+        raise SlabError(
+            f"The spill files in {self.path}, which may hold messages, cannot be read: {error.strerror}. Give the "
+            f"daemon's user read and write permission for {error.filename or self.path}. Then start or upgrade the "
+            "daemon again."
+        ) from error
 
     def check_readable(self, slab: Slab) -> None:
         """Raise SlabError if a new worker could not read files that it would need."""
@@ -292,15 +300,17 @@ class SpillDirectory:
                 file.close()
 
     def remove_outdated(self) -> int:
-        """Remove files of earlier slabs; return the number of lost messages: unfed ones of complete attempts."""
+        """Remove files of earlier slabs; return the number of lost messages: unfed ones of complete attempts.
+
+        Log the files that cannot be read or removed: a later start removes them.
+        """
         lost = 0
-        with suppress(PermissionError):  # a later start removes the files
-            for file in self._open_all():
-                if file.is_valid and file.slab_id == self.slab_id:
-                    file.close()
-                    continue
-                lost += file.remaining_count if file.is_valid and file.is_complete else 0
-                file.remove()
+        for file in self._open_all(_warn):
+            if file.is_valid and file.slab_id == self.slab_id:
+                file.close()
+            else:
+                lost += file.lost_count
+                _try_to_remove(file, _warn)
         return lost
 
     def remove(self) -> None:
@@ -310,33 +320,71 @@ class SpillDirectory:
         """
         if is_foreign(self.path, self._slab_path):
             return
-        with suppress(PermissionError):  # without messages, the files do no harm
-            for file in self._open_all():
-                file.remove()
+        for file in self._open_all(_ignore):  # without messages, the files do no harm
+            _try_to_remove(file, _ignore)
         with suppress(OSError, SlabError):
             if self.registry.exists:
                 self.registry.end_slab()
         with suppress(OSError):
             remove_private_directory(self.path)
 
-    def _open_all(self) -> Iterator[SpillFile]:
+    def _open_all(self, on_error: Callable[[OSError], None]) -> Iterator[SpillFile]:
+        """Open one spill file after the other; call `on_error` for those that cannot be opened."""
         try:
-            paths = sorted(self.path.iterdir())
+            paths = sorted(path for path in self.path.iterdir() if path.suffix == _SUFFIX)
         except (FileNotFoundError, NotADirectoryError):
             return
+        except OSError as error:
+            on_error(error)
+            return
         for path in paths:
-            if path.suffix == _SUFFIX and not path.is_symlink():
-                with suppress(FileNotFoundError):
-                    yield SpillFile.open(path)
+            try:
+                file = None if path.is_symlink() else SpillFile.open(path)
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                on_error(error)
+                continue
+            if file is not None:
+                yield file
 
-
-def _remove_without_header(path: Path) -> None:
-    """Remove a file that an earlier worker of the row created, if a kill prevented the store of the file's header."""
-    file = SpillFile.open(path)
-    if file.is_valid:
-        file.close()
-    else:
+    def _remove_stale(self, path: Path) -> None:
+        """Remove a file of another slab, which no start could remove, or a file whose header a kill prevented."""
+        file = SpillFile.open(path)
+        if file.is_valid and file.slab_id == self.slab_id:
+            file.close()
+            return
+        if file.lost_count:
+            log.error(
+                "The spill file %s belongs to a slab that no longer exists: %d messages of a complete fenced attempt "
+                "are lost.",
+                path,
+                file.lost_count,
+            )
         file.remove()
+
+
+def _try_to_remove(file: SpillFile, on_error: Callable[[OSError], None]) -> None:
+    try:
+        file.remove()
+    except OSError as error:
+        file.close()
+        on_error(error)
+
+
+def _warn(error: OSError) -> None:
+    """Log that a file, or the directory, cannot be read or removed."""
+    log.warning(
+        "Spill files of an earlier slab may remain, because %s cannot be read or removed: %s. Give the daemon's user "
+        "read and write permission for it, and restart the daemon.",
+        error.filename,
+        error.strerror,
+        extra={"about": str(error.filename)},  # see telemetry/logs.py
+    )
+
+
+def _ignore(_: OSError) -> None:
+    pass
 
 
 def wrapping_delta(amount: int) -> int:

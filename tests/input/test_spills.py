@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import os
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -407,6 +410,54 @@ def test_files_of_another_slab_are_removed(slab: Slab) -> None:
     assert other.files(WORKER_ROW) == {}
     assert other.remove_outdated() == gone
     assert files_of(slab) == []
+
+
+def outdated_files(slab: Slab) -> SpillDirectory:
+    """Leave files of an earlier slab: `1.1.spill` and `2.1.spill`, each with 7 messages of a complete attempt."""
+    earlier = SpillDirectory(Path(f"{slab.path}.spill"), slab_id=123, slab_path=slab.path)
+    for row in (1, 2):
+        file = earlier.create(row, 1, keeps_timestamps=False)
+        file.append(b"bytes", 7, arrived_ms=1)
+        file.complete()
+        file.close()
+    return SpillDirectory.for_slab(slab, earlier.path)
+
+
+@contextmanager
+def unreadable_file(name: str) -> Iterator[None]:
+    open_file = SpillFile.open
+
+    def deny(path: Path) -> SpillFile:
+        if path.name == name:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return open_file(path)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(SpillFile, "open", deny)
+        yield
+
+
+def test_an_unreadable_file_keeps_no_other_outdated_file(slab: Slab, caplog: pytest.LogCaptureFixture) -> None:
+    directory = outdated_files(slab)
+    with unreadable_file("1.1.spill"):
+        assert directory.remove_outdated() == 7
+    assert [path.name for path in files_of(slab)] == ["1.1.spill"]
+    assert "1.1.spill cannot be read or removed: Permission denied" in caplog.text
+    directory.create(2, 1, keeps_timestamps=False).close()
+    with unreadable_file("1.1.spill"):
+        assert set(directory.files(2, are_needed=False)) == {1}
+        directory.remove()
+    assert [path.name for path in files_of(slab)] == ["1.1.spill"]
+
+
+def test_a_new_file_replaces_one_of_another_slab(slab: Slab, caplog: pytest.LogCaptureFixture) -> None:
+    """The file was unreadable at the start."""
+    directory = outdated_files(slab)
+    directory.create(1, 1, keeps_timestamps=False).close()
+    assert "7 messages of a complete fenced attempt are lost" in caplog.text
+    assert list(directory.files(1)) == [1]
+    with pytest.raises(FileExistsError):
+        directory.create(1, 1, keeps_timestamps=False)
 
 
 @pytest.mark.exhaustive
