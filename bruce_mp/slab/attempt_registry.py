@@ -212,6 +212,12 @@ class AttemptRegistry:
             if self._has_stored_unresolved(row):
                 raise
 
+    def unresolved_rows(self) -> set[int]:
+        """Return the process rows whose attempts `resolve` would store, if all workers have ended."""
+        with self._locked():
+            own = [each for each in self._attempts.values() if each.id[0] == self._slab_id]
+        return {each.id[1] for each in own if each.state in _UNFINISHED}
+
     def _unresolved(self, row: int) -> list[RememberedAttempt]:
         """Return the attempts of a dead worker whose states it did not store to the end."""
         own = self._slab_id, row

@@ -25,6 +25,8 @@ from bruce_mp.slab.file import Geometry
 from bruce_mp.slab.layout import RunState
 from bruce_mp.slab.recovery import sweep
 from bruce_mp.slab.rows import ProcessRow
+from bruce_mp.slab.spill import SpillDirectory
+from bruce_mp.supervisor.slab.slab_setup import recover_inputs
 from bruce_mp.telemetry.counters import Counter, discarded
 from support.slabs import DISPATCHER_ROW, SMALL, contents, datagram, new_slab
 from support.spill_images import spill_images
@@ -331,6 +333,28 @@ def test_an_attempt_waits_for_a_registry_that_lacks_an_outcome(
         assert decode_ended(refused.final_frame)[0] is EndReason.SPILL_FAILED
     worker.feed((worker.connect(), PLAIN))
     assert settle(slab) == [10, 20]
+
+
+def test_a_later_start_resolves_the_attempts_of_a_worker_without_successor(
+    slab: Slab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A smaller `input.streams.workers` is in force, and the disk is full at the first start after the kill."""
+    first, last = lay.STREAM_ROWS[:2]
+    worker = worker_of(slab, last)
+    with monkeypatch.context() as patch:
+        patch.setattr(fences, "complete_attempt", kill)
+        with pytest.raises(KilledError):
+            worker.feed((worker.connect(), BEGIN + messages(0, 3) + END))
+    with full_disk():
+        recover_inputs(slab, (first,), SpillDirectory.for_slab(slab, worker.spill_directory.path))
+    assert ask(worker_of(slab, first)).outcome is AttemptOutcome.PENDING
+    with full_disk_a_day_later():
+        recover_inputs(slab, (first,), SpillDirectory.for_slab(slab, worker.spill_directory.path))
+    recover_inputs(slab, (first,), SpillDirectory.for_slab(slab, worker.spill_directory.path))
+    worker = worker_of(slab, first)
+    assert ask(worker).outcome is AttemptOutcome.NONE
+    worker.feed((worker.connect(), BEGIN + messages(0, 3) + END))
+    assert settle(slab) == [0, 1, 2]
 
 
 def test_the_timer_polls_from_the_start_until_the_disk_has_room(slab: Slab, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,7 @@ import logging
 import os
 import stat
 import struct
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, NoReturn
 
@@ -256,11 +257,13 @@ def recover_inputs(slab: Slab, rows: Sequence[int], spills: SpillDirectory) -> N
     """
     spans = [(first_chunk, chunk_count) for first_chunk, _, chunk_count, _ in used_chunk_headers(slab)]
     owners = {slab.owner_of(chunk) for chunk, _ in spans}
+    unresolved = _unresolved_rows(spills)
     for index in lay.STREAM_ROWS:
         row = ProcessRow(slab, index)
         has_spills = spilled_message_count(slab, index) or completed_message_count(slab, index)
         has_open_batch = row.version & 1  # odd from `begin_batch` until the batch is committed
-        if index in owners or has_open_batch or has_spills or last_completed_attempt(slab, index):
+        has_attempts = last_completed_attempt(slab, index) or index in unresolved
+        if index in owners or has_open_batch or has_spills or has_attempts:
             recover_stream_input(slab, row, index, spills)
     close_open_runs(slab, lay.ROW_FIRST_INPUT)  # of the datagram input
     if not owners.issubset(rows):
@@ -270,6 +273,16 @@ def recover_inputs(slab: Slab, rows: Sequence[int], spills: SpillDirectory) -> N
     rebuild_table(slab, spans)  # the table of the inputs that own the chunks
     if not has_counts(slab):
         recount(slab)
+
+
+def _unresolved_rows(spills: SpillDirectory) -> set[int]:
+    """Return the stream rows whose recovery could not store the outcomes of unique attempts at an earlier start.
+
+    If the registry still cannot be read, return none: workers recover their own rows, and a later start the others.
+    """
+    with suppress(OSError, SlabError):
+        return spills.registry.unresolved_rows() if spills.registry.exists else set()
+    return set()
 
 
 def _reassign_chunks(slab: Slab, chunks: Iterable[int], rows: Sequence[int]) -> None:
