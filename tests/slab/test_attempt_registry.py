@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import time
 from typing import TYPE_CHECKING, Final
 
 import pytest
@@ -145,21 +144,6 @@ def test_an_attempt_after_the_end_of_a_slab_that_stays_is_lost_with_it(tmp_path:
     gone.remove()
     found = [now.registry.find(name) for name in names]
     assert [each is not None and now.registry.is_lost(each) for each in found] == [False, False, False]
-
-
-def test_the_ends_of_slabs_cost_no_time_for_each_attempt(tmp_path: Path) -> None:
-    """Each failed start with an empty slab stores that the slab ended."""
-    attempts = "".join(f'\n["prepared", 5, 1, {number}, "0:{number}", 10]\n' for number in range(5000))
-    ends = "".join(f'\n["slab ended", {SLAB + number}]\n' for number in range(2000))
-    seconds = []
-    for name, entries in (("few", attempts), ("many", attempts + ends)):
-        (tmp_path / name).mkdir(0o700)
-        (tmp_path / name / "attempts.journal").write_text(f'\n["created", {time.time_ns() // 1_000_000}]\n{entries}')
-        registry = SpillDirectory(tmp_path / name, SLAB, tmp_path / "slab").registry
-        began = time.process_time()
-        assert state_of(registry, "0:4999") is AttemptState.PREPARED
-        seconds.append(time.process_time() - began)
-    assert seconds[1] < 4 * seconds[0]
 
 
 def test_an_attempt_without_counts_is_uncounted_after_the_end_of_its_slab(tmp_path: Path) -> None:
