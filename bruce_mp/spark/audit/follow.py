@@ -1,10 +1,11 @@
 """Run the audit continuously: write facts about new messages, and report each minute once it is closed.
 
 A minute is *closed* once no more messages of it are expected, that is, once Spark's watermark has passed it. The
-watermark is the newest timestamp read so far less the lateness, so it stops while the topics get no messages. Therefore
-a minute is also closed once all messages in Kafka are read and the minute is older than the lateness plus the interval
-of reads. Each report covers all closed minutes of the window, so messages that come after their minute is closed count
-in the next report.
+watermark is the newest timestamp read so far less the lateness. A message may have a timestamp in the future, so the
+start of the last read less the lateness limits the watermark. The watermark stops while the topics get no messages.
+Therefore a minute is also closed once all messages in Kafka are read and the minute is older than the lateness plus the
+interval of reads. Each report covers all closed minutes of the window, so messages that come after their minute is
+closed count in the next report.
 
 OUTPUT/checkpoint keeps the progress.
 """
@@ -127,12 +128,17 @@ def _closed_minutes(query: StreamingQuery, plan: Follow, stop: Event, display: P
 
 def _closed_until(query: StreamingQuery, plan: Follow) -> int:
     """Return the end of the last closed minute in ms since the epoch, or `_NONE_CLOSED`."""
-    report = query.lastProgress
+    passed_until_ms, report = _NONE_CLOSED, query.lastProgress
     watermark = report["eventTime"].get("watermark") if report else None
-    passed_until_ms = int(datetime.fromisoformat(watermark).timestamp() * 1000) if watermark else _NONE_CLOSED
+    if report and watermark:  # the report's timestamp is the start of the read
+        passed_until_ms = min(_parse_ms(watermark), _parse_ms(report["timestamp"]) - plan.lateness_s * 1000)
     if _has_read_all(query):  # this was so at the last poll, up to `every_s` ago
         passed_until_ms = max(passed_until_ms, _now_ms() - (plan.every_s + plan.lateness_s) * 1000)
     return passed_until_ms - passed_until_ms % MINUTE_MS if passed_until_ms > 0 else _NONE_CLOSED
+
+
+def _parse_ms(time_text: str) -> int:
+    return int(datetime.fromisoformat(time_text).timestamp() * 1000)
 
 
 def _has_read_all(query: StreamingQuery) -> bool:

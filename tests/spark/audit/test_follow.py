@@ -7,6 +7,7 @@ import os
 import signal
 import threading
 import time
+from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -16,7 +17,7 @@ from confluent_kafka import Producer
 from bruce_mp.devbroker.control import DevBroker
 from bruce_mp.errors import ExitCode
 from bruce_mp.spark import cli
-from bruce_mp.spark.audit.follow import Follow, _closed_minutes, _remove_old_facts, follow
+from bruce_mp.spark.audit.follow import Follow, _closed_minutes, _closed_until, _remove_old_facts, follow
 from bruce_mp.spark.audit.kafka_source import stream_topics
 from bruce_mp.spark.audit.report import COUNTS, AuditVerdict, Summary
 from bruce_mp.spark.audit.run import Audit
@@ -196,6 +197,27 @@ class SteadyQuery(InterruptedQuery):
     @property
     def recentProgress(self) -> list[SimpleNamespace]:  # noqa: N802 - Spark's name
         return [SimpleNamespace(numInputRows=1, batchId=self._last - age) for age in range(100)]
+
+
+def reading_query(watermark: datetime, read_age_s: float = 0) -> Any:
+    """Return a query that began its last read, which had messages, `read_age_s` ago."""
+    began = datetime.now(UTC) - timedelta(seconds=read_age_s)
+    progress = {"timestamp": began.isoformat(), "eventTime": {"watermark": watermark.isoformat()}}
+    return SimpleNamespace(lastProgress=progress, status={"isDataAvailable": True, "isTriggerActive": True})
+
+
+@pytest.mark.parametrize("read_age_s", [0, 600])
+def test_a_timestamp_in_the_future_closes_no_minute_after_the_last_read(tmp_path: Path, read_age_s: int) -> None:
+    plan = Follow(Audit("nowhere", [TOPIC], [], f"{tmp_path}"), lateness_s=30)
+    query = reading_query(datetime.now(UTC) + timedelta(days=40), read_age_s)
+    limit_ms = (time.time() - read_age_s - plan.lateness_s) * 1000
+    assert limit_ms - 60_000 <= _closed_until(query, plan) <= limit_ms + 1000
+
+
+def test_the_watermark_closes_minutes_before_the_last_read(tmp_path: Path) -> None:
+    plan = Follow(Audit("nowhere", [TOPIC], [], f"{tmp_path}"), lateness_s=30)
+    query = reading_query(datetime(2026, 1, 1, 12, 30, 59, tzinfo=UTC))
+    assert _closed_until(query, plan) == datetime(2026, 1, 1, 12, 30, tzinfo=UTC).timestamp() * 1000
 
 
 def test_a_steady_stream_is_not_idle(tmp_path: Path) -> None:
