@@ -13,7 +13,7 @@ OUTPUT/checkpoint keeps the progress.
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from threading import Event
 from typing import TYPE_CHECKING, Final
@@ -23,20 +23,24 @@ from bruce_mp.spark.audit.report import remove_report
 from bruce_mp.spark.audit.run import Audit, AuditInputError, check_paths, compare, write_facts
 from bruce_mp.spark.kafka_admin import missing_topics
 from bruce_mp.spark.ledger import MINUTE_MS
+from bruce_mp.spark.ledger_files import visible_paths
 from bruce_mp.spark.pipelines.progress import Progress
 from bruce_mp.spark.storage import absolute_path, open_directory
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
 
     from bruce_mp.spark.audit.report import AuditVerdict
 
 __all__ = ["Follow", "follow"]
 
 _POLL_INTERVAL_S: Final = 1
+_MAX_LAST_READ_S: Final = 30
+"""A limit of the read before the last report, because systemd kills a service 90 s after SIGTERM."""
 _NONE_CLOSED: Final = -1  # instead of the end of a minute
 
 
@@ -73,11 +77,11 @@ def follow(
         )
     query = _start_query(spark, plan)
     try:
-        for closed_until_ms in _closed_minutes(query, plan, stop or Event(), display):
+        for closed_until_ms, audit in _closed_minutes(query, plan, stop or Event(), display, lambda: _end(spark, plan)):
             _remove_old_facts(plan)
             check_paths(spark, plan.audit)  # not before the first report, because a ledger may appear after the start
             minute_condition = f"minute >= {closed_until_ms - plan.window_s * 1000} and minute < {closed_until_ms}"
-            verdict = compare(spark, plan.audit, minute_condition, changed_after=_two_windows_ago(plan))
+            verdict = compare(spark, audit, minute_condition, changed_after=_two_windows_ago(plan))
             display.show_line(f"up to {datetime.fromtimestamp(closed_until_ms / 1000, UTC):%Y-%m-%d %H:%M}: {verdict}")
             yield verdict
             if plan.stop_when_bad and not verdict.is_good:
@@ -87,23 +91,46 @@ def follow(
 
 
 def _start_query(spark: SparkSession, plan: Follow) -> StreamingQuery:
-    """Start the query, which writes the facts of each micro-batch into a directory with the micro-batch's number."""
+    """Start the query that reads new messages until it is stopped."""
     remove_report(absolute_path(plan.audit.output))
     open_directory(plan.audit.facts_directory)
+    return _facts_writer(spark, plan).trigger(processingTime=f"{plan.every_s} seconds").start()
+
+
+def _facts_writer(spark: SparkSession, plan: Follow) -> DataStreamWriter:
+    """Return the writer of the facts of each micro-batch, into a directory with the micro-batch's number."""
     messages = stream_topics(spark, plan.audit.kafka_options, plan.audit.topics)
     watermarked = messages.withWatermark("timestamp", f"{plan.lateness_s} seconds")
     writer = watermarked.writeStream.option("checkpointLocation", f"{absolute_path(plan.audit.output)}/checkpoint")
-    facts_writer = writer.foreachBatch(
-        lambda batch, number: write_facts(batch, f"{plan.audit.facts_directory}/{number:08}")
-    )
-    return facts_writer.trigger(processingTime=f"{plan.every_s} seconds").start()
+    return writer.foreachBatch(lambda batch, number: write_facts(batch, f"{plan.audit.facts_directory}/{number:08}"))
 
 
-def _closed_minutes(query: StreamingQuery, plan: Follow, stop: Event, display: Progress) -> Iterator[int]:
-    """Yield the end of the last closed minute (ms since the epoch) whenever more minutes are closed.
+def _end(spark: SparkSession, plan: Follow) -> tuple[int, Audit] | None:
+    """Read the messages that came after the last read, and return what the last report covers; None if it takes long.
 
-    Yield once more when the audit ends: the present time if all messages in Kafka are read, so that the last report
-    covers everything, or else the end of the last closed minute again.
+    The report covers the time until now, and the present files of the ledgers, because tasks that commit later may have
+    sent messages that are not read. A glob still has all files.
+    """
+    audit = replace(plan.audit, ledgers=visible_paths(plan.audit.ledgers, _two_windows_ago(plan).timestamp()))
+    now_ms = _now_ms()
+    query = _facts_writer(spark, plan).trigger(availableNow=True).start()
+    try:
+        return (now_ms, audit) if query.awaitTermination(_MAX_LAST_READ_S) else None  # raises the query's error
+    finally:
+        query.stop()
+
+
+def _closed_minutes(
+    query: StreamingQuery,
+    plan: Follow,
+    stop: Event,
+    display: Progress,
+    end: Callable[[], tuple[int, Audit] | None],
+) -> Iterator[tuple[int, Audit]]:
+    """Yield the end of the last closed minute (ms since the epoch) whenever more minutes are closed, and the audit.
+
+    Yield once more when the audit ends: the result of `end` if the query has read all messages in Kafka, so that the
+    last report covers everything, or else the end of the last closed minute again.
     """
     closed_until_ms, last_message_s, last_batch = _NONE_CLOSED, time.monotonic(), -1
     while not stop.is_set() and not query.awaitTermination(_POLL_INTERVAL_S):  # raises the error that stopped the query
@@ -116,14 +143,17 @@ def _closed_minutes(query: StreamingQuery, plan: Follow, stop: Event, display: P
         newly_closed_until_ms = _closed_until(query, plan)
         if newly_closed_until_ms > closed_until_ms:
             closed_until_ms = newly_closed_until_ms
-            yield closed_until_ms
+            yield closed_until_ms, plan.audit
         idle_s = time.monotonic() - last_message_s
         if plan.until_idle_s is not None and idle_s > plan.until_idle_s and _has_read_all(query):
             break
     has_read_all = _has_read_all(query)  # before the stop, because for a stopped query it is always True
     query.stop()
-    if has_read_all or closed_until_ms != _NONE_CLOSED:
-        yield _now_ms() if has_read_all else closed_until_ms
+    everything = end() if has_read_all else None
+    if everything is not None:
+        yield everything
+    elif closed_until_ms != _NONE_CLOSED:
+        yield closed_until_ms, plan.audit
 
 
 def _closed_until(query: StreamingQuery, plan: Follow) -> int:

@@ -7,6 +7,7 @@ import os
 import signal
 import threading
 import time
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -17,7 +18,7 @@ from confluent_kafka import Producer
 from bruce_mp.devbroker.control import DevBroker
 from bruce_mp.errors import ExitCode
 from bruce_mp.spark import cli
-from bruce_mp.spark.audit.follow import Follow, _closed_minutes, _closed_until, _remove_old_facts, follow
+from bruce_mp.spark.audit.follow import Follow, _closed_minutes, _closed_until, _end, _remove_old_facts, follow
 from bruce_mp.spark.audit.kafka_source import stream_topics
 from bruce_mp.spark.audit.report import COUNTS, AuditVerdict, Summary
 from bruce_mp.spark.audit.run import Audit
@@ -113,6 +114,31 @@ def test_sigterm_ends_the_command_after_a_last_report(
     assert spark.streams.active == []
 
 
+def test_the_last_report_covers_what_was_committed_after_the_last_read(
+    spark: SparkSession, broker: DevBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bruce_mp.spark.audit.follow._has_read_all", lambda query: query.lastProgress is not None)
+    (tmp_path / "ledger").mkdir()
+    audit = Audit(broker.bootstrap, [TOPIC], [f"{tmp_path}/ledger"], f"{tmp_path}/audit")
+    stop, verdicts = threading.Event(), []
+    for verdict in follow(spark, Follow(audit, every_s=600, lateness_s=1), stop, quiet()):
+        verdicts.append(verdict)
+        if len(verdicts) == 1:
+            put(broker, range(5), tmp_path, 5)
+            stop.set()
+    assert [(verdict.sent, verdict.missing) for verdict in verdicts] == [(0, 0), (5, 0)]
+
+
+def test_the_last_report_ignores_what_is_committed_after_its_read_began(
+    spark: SparkSession, broker: DevBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    audit = put(broker, range(5), tmp_path, 5)
+    monkeypatch.setattr("bruce_mp.spark.audit.follow._now_ms", lambda: put(broker, [], tmp_path, 7) and 1)
+    (file,) = (tmp_path / "ledger").iterdir()
+    assert _end(spark, plan_of(audit)) == (1, replace(audit, ledgers=[str(file)]))
+    assert len(list((tmp_path / "ledger").iterdir())) == 2
+
+
 def test_facts_outside_the_window_are_removed(tmp_path: Path) -> None:
     plan = Follow(Audit("nowhere", [TOPIC], [], f"{tmp_path}"), window_s=100)
     now = time.time()
@@ -143,7 +169,7 @@ def test_the_last_report_leaves_out_what_was_not_read(tmp_path: Path) -> None:
     stop.set()
     plan = Follow(Audit("nowhere", [TOPIC], [], f"{tmp_path}"))
     query: Any = InterruptedQuery()
-    assert list(_closed_minutes(query, plan, stop, quiet())) == []
+    assert list(_closed_minutes(query, plan, stop, quiet(), lambda: pytest.fail("reads again"))) == []
 
 
 class EndlessQuery(InterruptedQuery):
@@ -223,7 +249,7 @@ def test_the_watermark_closes_minutes_before_the_last_read(tmp_path: Path) -> No
 def test_a_steady_stream_is_not_idle(tmp_path: Path) -> None:
     plan = Follow(Audit("nowhere", [TOPIC], [], f"{tmp_path}"), until_idle_s=1)
     query: Any = SteadyQuery(batches=30)
-    list(_closed_minutes(query, plan, threading.Event(), quiet()))
+    list(_closed_minutes(query, plan, threading.Event(), quiet(), lambda: None))
     assert query._last == 30
 
 
