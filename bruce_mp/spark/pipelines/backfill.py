@@ -45,6 +45,8 @@ CORRUPT_COLUMN: Final = "_corrupt_record"
 MODES: Final = ("deadletter", "failfast", "permissive")
 _FORMATS_WITH_MODE: Final = frozenset({"csv", "json"})
 """Formats with lines that may be malformed."""
+_FILES_OF_ANY_AGE: Final = {"maxFileAge": "36500d"}
+"""By default, a later run of Spark's stream ignores new files that are a week older than the newest one it has read."""
 
 
 @dataclass(frozen=True)
@@ -259,7 +261,7 @@ def _read_files(spark: SparkSession, plan: Backfill, *, streaming: bool) -> Data
     schema = _explicit_schema(inferred, plan) if plan.format in _FORMATS_WITH_MODE else inferred
     if not streaming:
         return spark.read.format(plan.format).schema(schema).options(**options).load(plan.path)
-    path, chosen = plan.path, {**options, "maxFilesPerTrigger": str(plan.files_per_chunk)}
+    path, chosen = plan.path, {**_FILES_OF_ANY_AGE, **options, "maxFilesPerTrigger": str(plan.files_per_chunk)}
     local = Path(path.removeprefix("file://"))
     if local.is_file():  # a stream reads folders and globs, but no single file
         path, chosen["pathGlobFilter"] = str(local.parent), local.name

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import re
+import time
 from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
@@ -98,6 +100,21 @@ def test_a_backfill_resumes_at_the_failed_chunk(spark: SparkSession, tmp_path: P
         assert first + Counter(sink.values) == {b'{"file":%d}' % number: 5 for number in range(4)}
         assert backfill(spark, plan, quiet()) == 0
         assert len(sink.connections) == 2
+
+
+@pytest.mark.parametrize(("reader", "sent"), [({}, 2), ({"maxfileage": "1d"}, 1)])
+def test_a_later_run_sends_older_files_unless_the_reader_has_a_maximum_age(
+    spark: SparkSession, tmp_path: Path, reader: dict[str, str], sent: int
+) -> None:
+    write_lines(tmp_path, "first.json", [{"id": 1}])
+    with StreamSink(tmp_path / "s") as sink:
+        plan = plan_for(tmp_path, sink.path, reader=reader)
+        assert backfill(spark, plan, quiet()) == 1
+        for name in ("new.json", "old.json"):
+            write_lines(tmp_path, name, [{"id": 2}])
+        month_ago_s = time.time() - 30 * 86_400
+        os.utime(tmp_path / "in" / "old.json", (month_ago_s, month_ago_s))
+        assert backfill(spark, plan, quiet()) == sent
 
 
 def test_the_progress_counts_files_of_earlier_runs(tmp_path: Path) -> None:
