@@ -8,7 +8,10 @@ commit. If Spark repeats the commit of a micro-batch after a restart, the new fi
 from __future__ import annotations
 
 import json
+import os
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
@@ -93,12 +96,29 @@ def is_written(uri: str, results: Iterable[TaskResult], *, name: str) -> bool:
 
 
 def write_atomically(system: FileSystem, path: str, parts: Iterable[bytes]) -> None:
-    """Write a file under a temporary name, and rename it to `path`; this replaces an earlier file."""
-    temporary = f"{path}.{uuid4().hex}.part"
+    """Write a file under a temporary name, and rename it to `path`; this replaces an earlier file.
+
+    On a local file system, also write it to disk: after a power failure, a renamed file could be empty.
+    """
+    temporary, is_local = f"{path}.{uuid4().hex}.part", system.type_name == "local"
     with system.open_output_stream(temporary) as file:
         for part in parts:
             file.write(part)
+    if is_local:
+        _sync(temporary)
     system.move(temporary, path)
+    if is_local:
+        with suppress(OSError):  # some network file systems cannot sync a directory
+            _sync(str(Path(path).parent))
+
+
+def _sync(path: str) -> None:
+    """Write a local file, or the names in a local directory, to disk. Raise OSError."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _lines(results: Iterable[TaskResult]) -> list[bytes]:

@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 from pyarrow.fs import FileSelector, FileType
 
 from bruce_mp.spark.encode import byte_sizes
+from bruce_mp.spark.errors import TaskError
 from bruce_mp.spark.ledger import TaskAttempt, TaskResult, write_atomically
 from bruce_mp.spark.storage import open_directory
 
@@ -53,13 +54,24 @@ class TaskLedger:
         self._uri = uri
 
     def find(self, attempt: TaskAttempt) -> TaskEntry | None:
-        """Return the latest entry about any attempt of the same task; None if there is none."""
+        """Return the latest entry about any attempt of the same task; None if there is none.
+
+        Raise TaskError if the entry is damaged.
+        """
         system, root = self._open_batch(attempt)
+        path = f"{root}/{attempt.partition}.json"
         try:
-            with system.open_input_stream(f"{root}/{attempt.partition}.json") as file:
-                return _decode(json.loads(file.readall()))
+            with system.open_input_stream(path) as file:
+                content = file.readall()
         except FileNotFoundError:
             return None
+        try:
+            return _decode(json.loads(content))
+        except ValueError as error:  # for example empty after a power failure, from release 1.0.0
+            raise TaskError(
+                f"It is unknown whether Kafka has the messages of task {attempt.task}: the ledger's file {path} is "
+                f"damaged ({error}). Delete this file to send the task's rows, which may duplicate its messages."
+            ) from error
 
     def store(self, entry: TaskEntry) -> None:
         """Store an entry, and replace the task's earlier entry."""

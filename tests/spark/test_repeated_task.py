@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -24,7 +27,6 @@ from support.stream_sink import StreamSink, all_delivered
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
 FIRST: Final = TaskAttempt("query", 7, 2, 0)
 AGAIN: Final = TaskAttempt("query", 7, 2, 1)
@@ -91,6 +93,36 @@ def test_a_task_with_an_outcome_in_the_ledger_sends_nothing(daemon: Daemon, opti
     assert (connection.name, connection.is_unique) == (b"query/7/2", True)
     other = replace(AGAIN, batch=8)
     assert TaskLedger(options.ledger or "").find(other) is None
+
+
+@pytest.mark.parametrize("content", [b"", b'{"result": {"att', bytes(100)], ids=["empty", "cut", "zeros"])
+def test_a_damaged_entry_fails_the_task_until_the_file_is_deleted(
+    tmp_path: Path, daemon: Daemon, options: SinkOptions, content: bytes
+) -> None:
+    run(options, FIRST)
+    path = tmp_path / "ledger/_tasks/query/7/2.json"
+    path.write_bytes(content)
+    with pytest.raises(TaskError, match=rf"messages of task query/7/2: .*file {path} is damaged .*Delete this file"):
+        run(options, AGAIN)
+    assert sent(daemon) == 3
+    path.unlink()
+    run(options, AGAIN)
+    assert sent(daemon) == 6
+
+
+def test_an_entry_is_on_disk_under_its_name_when_it_is_stored(
+    tmp_path: Path, daemon: Daemon, options: SinkOptions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, synced, sync = tmp_path / "ledger/_tasks/query/7/2.json", list[str](), os.fsync
+
+    def record_sync(descriptor: int) -> None:
+        synced.append(re.sub(r"\.[0-9a-f]{32}\.", ".", str(Path(f"/proc/self/fd/{descriptor}").readlink())))
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", record_sync)
+    run(options)
+    assert sent(daemon) == 3
+    assert synced == [f"{path}.part", str(path.parent)] * 2  # the intent and the outcome
 
 
 def test_an_intent_precedes_the_end_frame(tmp_path: Path, options: SinkOptions) -> None:
