@@ -95,10 +95,11 @@ def is_written(uri: str, results: Iterable[TaskResult], *, name: str) -> bool:
         return False
 
 
-def write_atomically(system: FileSystem, path: str, parts: Iterable[bytes]) -> None:
+def write_atomically(system: FileSystem, path: str, parts: Iterable[bytes], *, replaces: bool = True) -> None:
     """Write a file under a temporary name, and rename it to `path`; this replaces an earlier file.
 
-    On a local file system, also write it to disk: after a power failure, a renamed file could be empty.
+    On a local file system, also write it to disk: after a power failure, a renamed file could be empty. If `replaces`
+    is False, raise FileExistsError if there is an earlier file, but only on a local file system with hard links.
     """
     temporary, is_local = f"{path}.{uuid4().hex}.part", system.type_name == "local"
     with system.open_output_stream(temporary) as file:
@@ -106,10 +107,27 @@ def write_atomically(system: FileSystem, path: str, parts: Iterable[bytes]) -> N
             file.write(part)
     if is_local:
         _sync(temporary)
-    system.move(temporary, path)
+    if replaces or not is_local or not _link(temporary, path):
+        system.move(temporary, path)
     if is_local:
         with suppress(OSError):  # some network file systems cannot sync a directory
             _sync(str(Path(path).parent))
+
+
+def _link(temporary: str, path: str) -> bool:
+    """Give the file the name `path`, and remove its temporary name; return False if it cannot have two names.
+
+    Raise FileExistsError. No other operation of a shared file system gives a complete file a name that must be new.
+    """
+    try:
+        os.link(temporary, path)
+    except FileExistsError:
+        Path(temporary).unlink()
+        raise
+    except OSError:
+        return False
+    Path(temporary).unlink()
+    return True
 
 
 def _sync(path: str) -> None:

@@ -142,13 +142,19 @@ class _TaskSteps:
             channel.send(encode_end())
 
     def _store_intent(self, ledger: TaskLedger, dead_letter_count: int) -> None:
+        """Store the intent to complete the attempt. Raise `TaskError` if another attempt of the task stored one."""
+        text = f"Another attempt of task {self._attempt.task} is ending. This one does not complete."
         if ledger.find(self._attempt) != self._earlier_entry:  # another executor runs an attempt of this task
-            raise TaskError(f"Another attempt of task {self._attempt.task} is ending. This one does not complete.")
-        self._store(ledger, self._unanswered_result(dead_letter_count), is_done=False)
+            raise TaskError(text)
+        try:
+            self._store(ledger, self._unanswered_result(dead_letter_count), is_done=False)
+        except FileExistsError as error:  # the other attempt stored its intent since the call of `find`
+            raise TaskError(text) from error
 
     def _store(self, ledger: TaskLedger, result: TaskResult, *, is_done: bool) -> None:
         now_ms = time.time_ns() // 1_000_000
-        ledger.store(TaskEntry(result, str(self._digest), self._address, now_ms, is_done))
+        entry = TaskEntry(result, str(self._digest), self._address, now_ms, is_done)
+        ledger.store(entry, replaces=is_done or self._earlier_entry is not None)
 
     def send(self, channel: Channel, dead_letters: DeadLetters, batch: pa.RecordBatch) -> None:
         """Send the valid rows of a batch at the limited rate, and count them."""

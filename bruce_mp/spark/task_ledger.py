@@ -73,10 +73,14 @@ class TaskLedger:
                 f"damaged ({error}). Delete this file to send the task's rows, which may duplicate its messages."
             ) from error
 
-    def store(self, entry: TaskEntry) -> None:
-        """Store an entry, and replace the task's earlier entry."""
+    def store(self, entry: TaskEntry, *, replaces: bool = True) -> None:
+        """Store an entry, and replace the task's earlier entry.
+
+        If `replaces` is False, raise FileExistsError if there is an earlier entry, where `write_atomically` can.
+        """
         system, root = self._open_batch(entry.result.attempt)
-        write_atomically(system, f"{root}/{entry.result.attempt.partition}.json", [json.dumps(_encode(entry)).encode()])
+        path = f"{root}/{entry.result.attempt.partition}.json"
+        write_atomically(system, path, [json.dumps(_encode(entry)).encode()], replaces=replaces)
 
     def remove(self, query: str, before_batch: int | None = None) -> None:
         """Remove the entries of a query's batches before `before_batch`; None: of all its batches."""

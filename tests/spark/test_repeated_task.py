@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -125,6 +128,38 @@ def test_an_entry_is_on_disk_under_its_name_when_it_is_stored(
     assert synced == [f"{path}.part", str(path.parent)] * 2  # the intent and the outcome
 
 
+def test_of_two_simultaneous_attempts_only_one_completes(
+    tmp_path: Path, options: SinkOptions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    both_searched, find = threading.Barrier(2, timeout=10), TaskLedger.find
+
+    def find_together(ledger: TaskLedger, attempt: TaskAttempt) -> TaskEntry | None:
+        entry = find(ledger, attempt)
+        both_searched.wait()
+        return entry
+
+    monkeypatch.setattr(TaskLedger, "find", find_together)
+    with StreamSink(tmp_path / "a") as first, StreamSink(tmp_path / "b") as second, ThreadPoolExecutor() as threads:
+        runs = {FIRST: replace(options, socket=first.path), AGAIN: replace(options, socket=second.path)}
+        futures = [threads.submit(run, chosen, attempt) for attempt, chosen in runs.items()]
+        errors = [str(future.exception()) for future in futures if future.exception()]
+    assert errors == ["[BRUCE_TASK] Another attempt of task query/7/2 is ending. This one does not complete."]
+    marks = [mark for sink in (first, second) for connection in sink.connections for mark, _ in connection.marks]
+    assert sorted(marks) == ["begin", "begin", "end"]
+    assert [file.name for file in (tmp_path / "ledger/_tasks/query/7").iterdir()] == ["2.json"]
+
+
+def test_a_first_entry_is_stored_on_a_file_system_without_hard_links(
+    daemon: Daemon, options: SinkOptions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", refuse)
+    assert run(options, AGAIN) == run(options, AGAIN)
+    assert sent(daemon) == 3
+
+
 def test_an_intent_precedes_the_end_frame(tmp_path: Path, options: SinkOptions) -> None:
     path = tmp_path / "ledger/_tasks/query/7/2.json"
     seen: list[bool] = []
@@ -147,9 +182,9 @@ def test_dead_letters_are_readable_before_the_intent_is_stored(
     """A task that finds the attempt complete writes no dead letters, even if the first one was killed at its end."""
     dead, read_counts, store = str(tmp_path / "dead"), list[int](), TaskLedger.store
 
-    def read_and_store(ledger: TaskLedger, entry: TaskEntry) -> None:
+    def read_and_store(ledger: TaskLedger, entry: TaskEntry, *, replaces: bool) -> None:
         read_counts.append(pq.read_table(dead).num_rows)
-        store(ledger, entry)
+        store(ledger, entry, replaces=replaces)
 
     monkeypatch.setattr(TaskLedger, "store", read_and_store)
     batch = pa.record_batch({"value": pa.array([b"a", b"b"], pa.binary()), "topic": pa.array(["t", "bad topic!"])})
