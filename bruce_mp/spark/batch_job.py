@@ -146,5 +146,5 @@ def try_merge_ledger(ledger: str) -> None:
     """Merge the ledger's small files. Only log an error, because the commit is done, and a later merge tries again."""
     try:
         ledger_files.merge_ledger(ledger)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, ledger_files.LedgerFileError) as error:
         log.warning("The files of the ledger %s could not be merged: %s", ledger, error)

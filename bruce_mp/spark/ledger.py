@@ -99,16 +99,22 @@ def write_atomically(system: FileSystem, path: str, parts: Iterable[bytes], *, r
     """Write a file under a temporary name, and rename it to `path`; this replaces an earlier file.
 
     On a local file system, also write it to disk: after a power failure, a renamed file could be empty. If `replaces`
-    is False, raise FileExistsError if there is an earlier file, but only on a local file system with hard links.
+    is False, raise FileExistsError if there is an earlier file, but only on a local file system with hard links. An
+    error, also one of the iterator `parts`, removes the temporary file.
     """
     temporary, is_local = f"{path}.{uuid4().hex}.part", system.type_name == "local"
-    with system.open_output_stream(temporary) as file:
-        for part in parts:
-            file.write(part)
-    if is_local:
-        _sync(temporary)
-    if replaces or not is_local or not _link(temporary, path):
-        system.move(temporary, path)
+    try:
+        with system.open_output_stream(temporary) as file:
+            for part in parts:
+                file.write(part)
+        if is_local:
+            _sync(temporary)
+        if replaces or not is_local or not _link(temporary, path):
+            system.move(temporary, path)
+    except Exception:
+        with suppress(OSError):
+            system.delete_file(temporary)
+        raise
     if is_local:
         with suppress(OSError):  # some network file systems cannot sync a directory
             _sync(str(Path(path).parent))
@@ -122,7 +128,6 @@ def _link(temporary: str, path: str) -> bool:
     try:
         os.link(temporary, path)
     except FileExistsError:
-        Path(temporary).unlink()
         raise
     except OSError:
         return False

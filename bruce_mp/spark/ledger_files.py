@@ -21,15 +21,24 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from bruce_mp.errors import BruceError
 from bruce_mp.spark.ledger import write_atomically
-from bruce_mp.spark.storage import list_files
+from bruce_mp.spark.storage import list_files, total_size
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
 
     from pyarrow.fs import FileInfo, FileSystem
 
-__all__ = ["MERGE_WIDTHS", "MergeResult", "job_file_name", "merge_ledger", "visible_files", "visible_paths"]
+__all__ = [
+    "MERGE_WIDTHS",
+    "LedgerFileError",
+    "MergeResult",
+    "job_file_name",
+    "merge_ledger",
+    "visible_files",
+    "visible_paths",
+]
 
 MERGE_WIDTHS: Final = (256, 65_536)
 """The widths of merged files: a width is the number of batches, or of minutes of batch jobs, in a range."""
@@ -48,6 +57,17 @@ alone; its minute is that of the last modification, and a merged file covers it 
 _UNFINISHED_NAME: Final = re.compile(r".*\.json\.[0-9a-f]+\.part")
 """The temporary names of files that `write_atomically` has not finished."""
 _JOBS_SERIES: Final = "jobs"
+_EMPTY: Final = "is empty"
+
+
+class LedgerFileError(BruceError):
+    """A file of a ledger lacks a part of its contents. A commit never leaves such a file, but a power failure may."""
+
+    def __init__(self, path: str, fault: str) -> None:
+        super().__init__(
+            f"The ledger file {path} {fault}, such as after a power failure or an incomplete copy. Restore it from a "
+            "copy, or move it out of the ledger: then the audit counts its messages as unknown."
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +111,8 @@ def visible_paths(uris: Iterable[str], changed_after_s: float = 0) -> list[str]:
     """Return the paths of files that are not covered, each once; `uris` are ledgers, or files of ledgers.
 
     A given file is covered only by another given file, or by one in a given ledger. Unfinished files, and files last
-    written before `changed_after_s`, are left out. What Arrow cannot list, such as a glob, is returned as it is.
+    written before `changed_after_s`, are left out. What Arrow cannot list, such as a glob, is returned as it is. Raise
+    LedgerFileError for an empty file.
     """
     names_of: dict[str, set[str] | None] = {}  # by directory; None: all files
     for uri in uris:
@@ -107,36 +128,50 @@ def visible_paths(uris: Iterable[str], changed_after_s: float = 0) -> list[str]:
         try:
             paths += [f"{directory}{name}" for name in visible_files(directory, changed_after_s, given)]
         except OSError:
-            paths.append(directory.rstrip("/"))
+            path = directory.rstrip("/")
+            if not total_size(path):
+                raise LedgerFileError(path, _EMPTY) from None
+            paths.append(path)
     return list(dict.fromkeys(paths))
 
 
 def visible_files(uri: str, changed_after_s: float = 0, names: Collection[str] | None = None) -> list[str]:
     """Return the names of the ledger's files that are not covered; only of the files `names`, if given.
 
-    Files last written before `changed_after_s` (seconds since the epoch) are left out.
+    Files last written before `changed_after_s` (seconds since the epoch) are left out. Raise LedgerFileError for an
+    empty file.
     """
     system, listed = list_files(uri)
     if names is not None:
         listed = [entry for entry in listed if entry.base_name in names]
     covered = {file.path for file, _ in _find_covered(system, _parse_all(listed))}
-    return sorted(
-        entry.base_name
+    visible = [
+        entry
         for entry in listed
         if entry.base_name.endswith(".json") and entry.path not in covered and entry.mtime_ns >= changed_after_s * 1e9
-    )
+    ]
+    for entry in visible:
+        if entry.size == 0:
+            raise LedgerFileError(entry.path, _EMPTY)
+    return sorted(entry.base_name for entry in visible)
 
 
 def merge_ledger(uri: str) -> MergeResult:
     """Merge the files of ranges to which no file can be added, and remove covered files after an hour.
 
-    Raise OSError or ValueError.
+    Raise OSError or ValueError. A range with a file that is empty or ends with a cut line remains, because the next
+    file's first line would continue the cut one. Then raise LedgerFileError at the end.
     """
     merged_count = written_count = 0
+    damage: LedgerFileError | None = None
     for width in MERGE_WIDTHS:
         system, listed = list_files(uri)
         for path, parts in _complete_ranges(system, _parse_all(listed), width):
-            write_atomically(system, path, (_read_file(system, part.path) for part in parts))
+            try:
+                write_atomically(system, path, (_read_part(system, part.path) for part in parts))
+            except LedgerFileError as error:
+                damage = error
+                continue
             merged_count, written_count = merged_count + len(parts), written_count + 1
     system, listed = list_files(uri)
     an_hour_ago_s = time.time() - _GRACE_S
@@ -144,6 +179,8 @@ def merge_ledger(uri: str) -> MergeResult:
     outdated = [file.path for file, cover in covered if cover.modified_s < an_hour_ago_s]
     for path in outdated:
         system.delete_file(path)
+    if damage is not None:
+        raise damage
     return MergeResult(merged_count, written_count, len(outdated))
 
 
@@ -213,6 +250,14 @@ def _complete_ranges(
         if len(parts) > 1 and newest_commits[series] > last:
             root = parts[0].path.rpartition("/")[0]
             yield f"{root}/{series}-{first}-{last}.json", sorted(parts, key=lambda part: (part.first, part.path))
+
+
+def _read_part(system: FileSystem, path: str) -> bytes:
+    """Return the contents of a file to merge. Raise LedgerFileError if it is empty or ends with a cut line."""
+    content = _read_file(system, path)
+    if not content.endswith(b"\n"):
+        raise LedgerFileError(path, "ends with a cut line" if content else _EMPTY)
+    return content
 
 
 def _read_file(system: FileSystem, path: str) -> bytes:

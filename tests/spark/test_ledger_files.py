@@ -4,22 +4,31 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import time
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
+import pytest
+
 from bruce_mp.spark.audit.balance import read_ledger
-from bruce_mp.spark.batch_job import BatchJob
+from bruce_mp.spark.batch_job import BatchJob, try_merge_ledger
 from bruce_mp.spark.cli import main
 from bruce_mp.spark.ledger import TaskAttempt, TaskResult, write_ledger
-from bruce_mp.spark.ledger_files import MERGE_WIDTHS, MergeResult, merge_ledger, visible_files, visible_paths
+from bruce_mp.spark.ledger_files import (
+    MERGE_WIDTHS,
+    LedgerFileError,
+    MergeResult,
+    merge_ledger,
+    visible_files,
+    visible_paths,
+)
 from bruce_mp.spark.options import SinkOptions
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    import pytest
     from pyspark.sql import SparkSession
 
 QUERY: Final = str(UUID(int=17))
@@ -172,6 +181,39 @@ def test_unfinished_files_are_not_visible(tmp_path: Path) -> None:
     assert visible_paths(files) == [f"{tmp_path}/{QUERY}-0.json"], "as a glob matches them"
     (tmp_path / f"{QUERY}-0.json").unlink()
     assert visible_paths([str(tmp_path)]) == []
+
+
+@pytest.mark.parametrize(("kept", "fault"), [(30, "ends with a cut line"), (0, "is empty")])
+def test_a_cut_file_is_not_merged(tmp_path: Path, capsys: pytest.CaptureFixture[str], kept: int, fault: str) -> None:
+    for batch in (0, 1, SPAN, SPAN + 1, 2 * SPAN):
+        commit(tmp_path, batch)
+    cut = tmp_path / f"{QUERY}-0.json"
+    content = cut.read_bytes()
+    cut.write_bytes(content[:kept])
+    assert main(["ledger", "compact", str(tmp_path)]) == 1
+    assert f"The ledger file {cut} {fault}" in capsys.readouterr().err
+    try_merge_ledger(str(tmp_path))  # after a commit it is only logged
+    assert sorted(path.name for path in tmp_path.iterdir() if path.name.count("-") > 5) == [
+        f"{QUERY}-{SPAN}-{2 * SPAN - 1}.json"
+    ], "the other range is merged, and no unfinished file remains"
+    cut.write_bytes(content)
+    assert merge_ledger(str(tmp_path)) == MergeResult(2, 1, 0)
+    assert len(rows_of(tmp_path, visible_files(str(tmp_path)))) == 5
+
+
+def test_an_empty_file_is_refused_unless_it_is_covered(tmp_path: Path) -> None:
+    for batch in (0, 3, SPAN):
+        commit(tmp_path, batch)
+    merge_ledger(str(tmp_path))
+    (tmp_path / f"{QUERY}-3.json").write_bytes(b"")
+    assert len(visible_paths([str(tmp_path)])) == 2
+    for name in (f"{QUERY}-{SPAN}.json", "run-nightly.json"):
+        empty = tmp_path / name
+        empty.write_bytes(b"")
+        for given in (str(tmp_path), str(empty)):
+            with pytest.raises(LedgerFileError, match=f"{re.escape(str(empty))} is empty"):
+                visible_paths([given])
+        empty.unlink()
 
 
 def test_the_command_reports_its_work(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -28,11 +28,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
+from urllib.parse import unquote
 
 from bruce_mp.protocol.client.replay_rules import ABANDONED
 from bruce_mp.spark.audit.order import OUT_OF_ORDER_COLUMNS, disordered_attempts, out_of_order_messages
 from bruce_mp.spark.audit.tables import AuditTables, empty_table
-from bruce_mp.spark.ledger_files import visible_paths
+from bruce_mp.spark.expressions import expressions
+from bruce_mp.spark.ledger_files import LedgerFileError, visible_paths
 from bruce_mp.spark.session import temporary_settings
 
 if TYPE_CHECKING:
@@ -49,6 +51,8 @@ _LEDGER_COLUMNS: Final = (
     "attempt_rows long, topic string, minute long, rows long, delivered long, discarded map<string, long>, "
     "dead_letters long"
 )
+_CORRUPT_LINE: Final = "corrupt_line"
+"""A column with the text of a line that is no JSON object of the other columns; else null."""
 TOPIC_AND_MINUTE: Final = ["topic", "minute"]
 _FEW_LISTING_TASKS: Final = {"spark.sql.sources.parallelPartitionDiscovery.parallelism": "8"}
 """A limit on the Spark tasks that list a ledger's files; by default each file has a task."""
@@ -380,20 +384,44 @@ class AuditBooks:
 def read_ledger(
     spark: SparkSession, directories: Sequence[str], topics: Sequence[str], changed_after: datetime | None = None
 ) -> DataFrame:
-    """Return the entries of the ledgers, only from files written after `changed_after` (None: from all files).
+    """Read the entries of the ledgers, only from files written after `changed_after` (None: from all files).
 
-    Two columns are added: `is_audited` is true for entries of `topics`; `writer` is as in the facts, or `plain` for
-    messages without stamps.
+    Return a cached table, so that later commits do not change it; the caller releases it with `unpersist`. Columns are
+    added: `file`; `is_audited` is true for entries of `topics`; `writer` is as in the facts, or `plain` for messages
+    without stamps.
+
+    Raise LedgerFileError for a file that lacks a part of its contents, because losses of these messages are not found.
     """
-    after_s = 0.0 if changed_after is None else changed_after.timestamp()
-    paths = visible_paths(directories, after_s)
+    paths = visible_paths(directories, 0.0 if changed_after is None else changed_after.timestamp())
+    columns = f"{_LEDGER_COLUMNS}, {_CORRUPT_LINE} string"
     with temporary_settings(spark, _FEW_LISTING_TASKS):
-        rows = spark.read.schema(_LEDGER_COLUMNS).json(paths) if paths else spark.createDataFrame([], _LEDGER_COLUMNS)
-    if changed_after is not None:
-        oldest_minute_ms = int(after_s - 60) * 1000  # a row's `minute` begins up to 60 s before its messages
-        rows = rows.where(f"minute >= {oldest_minute_ms}")  # a merged file also has older commits
+        reader = spark.read.schema(columns).option("columnNameOfCorruptRecord", _CORRUPT_LINE)
+        rows = (
+            reader.json(paths).selectExpr("*", "input_file_name() as file")
+            if paths
+            else spark.createDataFrame([], f"{columns}, file string")
+        )
     rows = rows.withColumn("is_audited", rows["topic"].isin(*topics))
-    return rows.selectExpr("*", "if(stamped, concat_ws('/', query, batch, partition), 'plain') as writer")
+    entries = rows.selectExpr("*", "if(stamped, concat_ws('/', query, batch, partition), 'plain') as writer").cache()
+    try:
+        _check_entries(entries)
+    except BaseException:
+        entries.unpersist()
+        raise
+    return entries
+
+
+def _check_entries(entries: DataFrame) -> None:
+    """Raise LedgerFileError if a file has a cut line, or not all lines of an attempt."""
+    attempts = entries.groupBy("file", "query", "batch", "partition", "attempt").agg(
+        *expressions(
+            f"bool_or({_CORRUPT_LINE} is not null) as has_cut_line", "sum(rows) < max(attempt_rows) as lacks_lines"
+        )
+    )
+    damaged = attempts.where("has_cut_line or lacks_lines").orderBy("file", *expressions("not has_cut_line")).first()
+    if damaged is not None:
+        fault = "has a cut line" if damaged["has_cut_line"] else "lacks lines of a task attempt"
+        raise LedgerFileError(unquote(damaged["file"]).removeprefix("file://"), fault)
 
 
 def count_discard_lines(lines: DataFrame, topics: Sequence[str]) -> DataFrame:

@@ -12,6 +12,7 @@ An unknown message is in Kafka, but its writer is in no ledger.
 from __future__ import annotations
 
 import os
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -43,7 +44,7 @@ from bruce_mp.spark.session import temporary_settings
 from bruce_mp.spark.storage import absolute_path, open_directory, total_size
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
     from datetime import datetime
 
     from pyspark.sql import DataFrame, SparkSession
@@ -118,7 +119,8 @@ class Audit:
 def audit(spark: SparkSession, plan: Audit, progress: Progress | None = None) -> AuditVerdict:
     """Write the facts about all messages of the topics, compare them with the ledgers, and return the verdict.
 
-    A topic that the brokers do not have counts as empty. Raise AuditInputError, MissingRecordsError, or Spark's errors.
+    A topic that the brokers do not have counts as empty. Raise AuditInputError, LedgerFileError, MissingRecordsError,
+    or Spark's errors.
     """
     display = progress or Progress("audit")
     remove_report(absolute_path(plan.output))
@@ -169,8 +171,9 @@ def _is_found(spark: SparkSession, path: str) -> bool:
 
 def _check_absent_topics(spark: SparkSession, plan: Audit, absent_topics: Sequence[str]) -> None:
     """Raise AuditInputError if the ledgers do not have one of these topics either, because its name may be wrong."""
-    entries = read_ledger(spark, plan.ledgers, absent_topics).where("is_audited")
-    ledger_topics = {row["topic"] for row in entries.select("topic").distinct().collect()}
+    with _open_ledger(spark, plan) as (ledger, _):
+        entries = ledger.where("is_audited").select("topic").distinct()
+        ledger_topics = {row["topic"] for row in entries.collect()}
     unfound_topics = [topic for topic in absent_topics if topic not in ledger_topics]
     if unfound_topics:
         raise AuditInputError(
@@ -232,14 +235,33 @@ def compare(
     last written before `changed_after` are not read. `absent_topics` are topics that the brokers do not have.
     `has_first_messages` is True if the facts begin with the first message that the brokers have of each partition.
     """
+    with _open_ledger(spark, plan, changed_after) as (entries, ledger_bytes):
+        is_small = ledger_bytes + total_size(plan.facts_directory) < _SMALL_AUDIT_BYTES
+        facts = spark.read.schema(SCHEMA).option("recursiveFileLookup", "true").parquet(plan.facts_directory)
+        ledger = entries
+        if changed_after is not None:
+            oldest_minute_ms = int(changed_after.timestamp() - 60) * 1000  # a row's `minute` begins up to 60 s before
+            ledger = entries.where(f"minute >= {oldest_minute_ms}")  # a merged file also has older commits
+        if is_small:
+            facts, ledger = facts.coalesce(1), ledger.coalesce(1)  # one partition needs no shuffle
+        with temporary_settings(spark, _SMALL_SETTINGS if is_small else _ADAPTIVE_SETTINGS):
+            return _compare(plan, facts, ledger, minute_condition, absent_topics, has_first_messages=has_first_messages)
+
+
+@contextmanager
+def _open_ledger(
+    spark: SparkSession, plan: Audit, changed_after: datetime | None = None
+) -> Iterator[tuple[DataFrame, int]]:
+    """Yield the entries that the ledgers have now, and the size of their files in bytes."""
     ledgers = [match for path in plan.ledgers for match in _expand_glob(spark, path)]
-    is_small = sum(map(total_size, [plan.facts_directory, *ledgers])) < _SMALL_AUDIT_BYTES
-    facts = spark.read.schema(SCHEMA).option("recursiveFileLookup", "true").parquet(plan.facts_directory)
-    ledger = read_ledger(spark, ledgers, plan.topics, changed_after)
-    if is_small:
-        facts, ledger = facts.coalesce(1), ledger.coalesce(1)  # one partition needs no shuffle
-    with temporary_settings(spark, _SMALL_SETTINGS if is_small else _ADAPTIVE_SETTINGS):
-        return _compare(plan, facts, ledger, minute_condition, absent_topics, has_first_messages=has_first_messages)
+    ledger_bytes = sum(map(total_size, ledgers))
+    settings = _SMALL_SETTINGS if ledger_bytes < _SMALL_AUDIT_BYTES else _ADAPTIVE_SETTINGS
+    with temporary_settings(spark, settings):
+        ledger = read_ledger(spark, ledgers, plan.topics, changed_after)
+    try:
+        yield ledger, ledger_bytes
+    finally:
+        ledger.unpersist()
 
 
 def _expand_glob(spark: SparkSession, path: str) -> list[str]:

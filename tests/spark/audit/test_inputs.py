@@ -13,9 +13,10 @@ from confluent_kafka import Producer
 from bruce_mp.devbroker.control import DevBroker
 from bruce_mp.errors import ExitCode
 from bruce_mp.spark.audit import run
+from bruce_mp.spark.audit.balance import read_ledger
 from bruce_mp.spark.cli import main
 from bruce_mp.spark.ledger import TaskAttempt, TaskResult, write_ledger
-from bruce_mp.spark.ledger_files import MERGE_WIDTHS, merge_ledger
+from bruce_mp.spark.ledger_files import MERGE_WIDTHS, LedgerFileError, merge_ledger
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -132,6 +133,33 @@ def test_a_glob_of_ledger_files_leaves_unfinished_files_out(place: Place, capfd:
         (place.directory / "ledger" / name).write_bytes(finished.read_bytes())
     assert place.run(f"--topic={HERE}", ledger="ledger/*") == ExitCode.OK
     assert capfd.readouterr().out.startswith("sent 10 = delivered 10 ")
+
+
+def test_a_damaged_ledger_file_is_named(spark: SparkSession, place: Place, capfd: pytest.CaptureFixture[str]) -> None:
+    """Nine messages are lost; without their lines in the ledger, the audit would not miss them."""
+    place.send(HERE, 10, 10)
+    rows = {(HERE, place.minute): 5, (HERE, place.minute + 60_000): 4}
+    result = TaskResult(TaskAttempt("lost-query", -1, 0, 0), "host", rows, "delivered", stamped=True, delivered=9)
+    write_ledger(f"{place.directory}/ledger", [result], name="cut 1%20")
+    damaged = place.directory / "ledger" / "cut 1%20.json"
+    content = damaged.read_bytes()
+    for kept, fault in {
+        content[:100]: "has a cut line",
+        content[:-5]: "has a cut line",
+        bytes(len(content)): "has a cut line",
+        content.splitlines(keepends=True)[1]: "lacks lines of a task attempt",
+    }.items():
+        damaged.write_bytes(kept)
+        with pytest.raises(LedgerFileError, match=f"{damaged} {fault}, "):
+            read_ledger(spark, [f"{place.directory}/ledger"], ["other"])
+    assert place.run(f"--topic={HERE}") == ExitCode.SETUP
+    error = capfd.readouterr().err
+    assert f"bruce-spark: The ledger file {damaged} lacks lines" in error
+    assert "Restore it from a copy, or move it out of the ledger" in error
+    damaged.write_bytes(content)
+    ledger = read_ledger(spark, [f"{place.directory}/ledger"], [HERE])
+    assert ledger.count() == 3
+    ledger.unpersist()
 
 
 @pytest.fixture
