@@ -128,15 +128,17 @@ def audit(spark: SparkSession, plan: Audit, progress: Progress | None = None) ->
     # `absent_topics` is None if the brokers cannot be asked. Then `_describe_reading` gets no topics, because it would
     # need the brokers' number of messages for a percentage.
     absent_topics = missing_topics(spark, plan.kafka_options, plan.topics)
-    if absent_topics:
-        _check_absent_topics(spark, plan, absent_topics)
-    topics = [topic for topic in plan.topics if topic not in (absent_topics or ())]
-    display.show(f"reading {', '.join(topics)} from {plan.bootstrap}")
-    with display.repeat(_describe_reading(spark, plan, () if absent_topics is None else topics)):
-        _read_facts(spark, plan, topics)
-    with display.repeat(lambda: "comparing"):
-        from_start = not plan.has_kafka_option(_START_PREFIX)
-        verdict = compare(spark, plan, absent_topics=absent_topics or (), has_first_messages=from_start)
+    # The ledger is read before Kafka. In the other order, what a job commits in between would be missing.
+    with _open_ledger(spark, plan) as ledger:
+        if absent_topics:
+            _check_absent_topics(ledger, absent_topics)
+        topics = [topic for topic in plan.topics if topic not in (absent_topics or ())]
+        display.show(f"reading {', '.join(topics)} from {plan.bootstrap}")
+        with display.repeat(_describe_reading(spark, plan, () if absent_topics is None else topics)):
+            _read_facts(spark, plan, topics)
+        with display.repeat(lambda: "comparing"):
+            from_start = not plan.has_kafka_option(_START_PREFIX)
+            verdict = _compare(spark, plan, ledger, absent_topics=absent_topics or (), has_first_messages=from_start)
     display.show_line(f"wrote {absolute_path(plan.output)}/report.html")
     return verdict
 
@@ -169,11 +171,9 @@ def _is_found(spark: SparkSession, path: str) -> bool:
     return True
 
 
-def _check_absent_topics(spark: SparkSession, plan: Audit, absent_topics: Sequence[str]) -> None:
+def _check_absent_topics(ledger: _Ledger, absent_topics: Sequence[str]) -> None:
     """Raise AuditInputError if the ledgers do not have one of these topics either, because its name may be wrong."""
-    with _open_ledger(spark, plan) as (ledger, _):
-        entries = ledger.where("is_audited").select("topic").distinct()
-        ledger_topics = {row["topic"] for row in entries.collect()}
+    ledger_topics = {row["topic"] for row in ledger.entries.where("is_audited").select("topic").distinct().collect()}
     unfound_topics = [topic for topic in absent_topics if topic not in ledger_topics]
     if unfound_topics:
         raise AuditInputError(
@@ -221,47 +221,36 @@ def write_facts(messages: DataFrame, directory: str) -> None:
 
 
 def compare(
-    spark: SparkSession,
-    plan: Audit,
-    minute_condition: str = "true",
-    changed_after: datetime | None = None,
-    absent_topics: Collection[str] = (),
-    *,
-    has_first_messages: bool = False,
+    spark: SparkSession, plan: Audit, minute_condition: str = "true", changed_after: datetime | None = None
 ) -> AuditVerdict:
     """Compare the facts with the ledgers, and write the tables and the report.
 
     `minute_condition` is an SQL condition on the column `minute`, which selects the minutes to report. Ledger files
-    last written before `changed_after` are not read. `absent_topics` are topics that the brokers do not have.
-    `has_first_messages` is True if the facts begin with the first message that the brokers have of each partition.
+    last written before `changed_after` are not read.
     """
-    with _open_ledger(spark, plan, changed_after) as (entries, ledger_bytes):
-        is_small = ledger_bytes + total_size(plan.facts_directory) < _SMALL_AUDIT_BYTES
-        facts = spark.read.schema(SCHEMA).option("recursiveFileLookup", "true").parquet(plan.facts_directory)
-        ledger = entries
-        if changed_after is not None:
-            oldest_minute_ms = int(changed_after.timestamp() - 60) * 1000  # a row's `minute` begins up to 60 s before
-            ledger = entries.where(f"minute >= {oldest_minute_ms}")  # a merged file also has older commits
-        if is_small:
-            facts, ledger = facts.coalesce(1), ledger.coalesce(1)  # one partition needs no shuffle
-        with temporary_settings(spark, _SMALL_SETTINGS if is_small else _ADAPTIVE_SETTINGS):
-            return _compare(plan, facts, ledger, minute_condition, absent_topics, has_first_messages=has_first_messages)
+    with _open_ledger(spark, plan, changed_after) as ledger:
+        return _compare(spark, plan, ledger, minute_condition, changed_after)
+
+
+@dataclass(frozen=True, slots=True)
+class _Ledger:
+    """The entries of the ledgers at a time, and the size of their files in bytes."""
+
+    entries: DataFrame
+    size: int
 
 
 @contextmanager
-def _open_ledger(
-    spark: SparkSession, plan: Audit, changed_after: datetime | None = None
-) -> Iterator[tuple[DataFrame, int]]:
-    """Yield the entries that the ledgers have now, and the size of their files in bytes."""
+def _open_ledger(spark: SparkSession, plan: Audit, changed_after: datetime | None = None) -> Iterator[_Ledger]:
+    """Read the ledgers now. The end of the block releases the entries."""
     ledgers = [match for path in plan.ledgers for match in _expand_glob(spark, path)]
-    ledger_bytes = sum(map(total_size, ledgers))
-    settings = _SMALL_SETTINGS if ledger_bytes < _SMALL_AUDIT_BYTES else _ADAPTIVE_SETTINGS
-    with temporary_settings(spark, settings):
-        ledger = read_ledger(spark, ledgers, plan.topics, changed_after)
+    size = sum(map(total_size, ledgers))
+    with temporary_settings(spark, _SMALL_SETTINGS if size < _SMALL_AUDIT_BYTES else _ADAPTIVE_SETTINGS):
+        entries = read_ledger(spark, ledgers, plan.topics, changed_after)
     try:
-        yield ledger, ledger_bytes
+        yield _Ledger(entries, size)
     finally:
-        ledger.unpersist()
+        entries.unpersist()
 
 
 def _expand_glob(spark: SparkSession, path: str) -> list[str]:
@@ -281,6 +270,33 @@ def _expand_glob(spark: SparkSession, path: str) -> list[str]:
 
 
 def _compare(
+    spark: SparkSession,
+    plan: Audit,
+    ledger: _Ledger,
+    minute_condition: str = "true",
+    changed_after: datetime | None = None,
+    *,
+    absent_topics: Collection[str] = (),
+    has_first_messages: bool = False,
+) -> AuditVerdict:
+    """Compare the facts with `ledger`; the other arguments are as in `compare`.
+
+    `absent_topics` are topics that the brokers do not have. `has_first_messages` is True if the facts begin with the
+    first message that the brokers have of each partition.
+    """
+    is_small = ledger.size + total_size(plan.facts_directory) < _SMALL_AUDIT_BYTES
+    facts = spark.read.schema(SCHEMA).option("recursiveFileLookup", "true").parquet(plan.facts_directory)
+    entries = ledger.entries
+    if changed_after is not None:
+        oldest_minute_ms = int(changed_after.timestamp() - 60) * 1000  # a row's `minute` begins up to 60 s before
+        entries = entries.where(f"minute >= {oldest_minute_ms}")  # a merged file also has older commits
+    if is_small:
+        facts, entries = facts.coalesce(1), entries.coalesce(1)  # one partition needs no shuffle
+    with temporary_settings(spark, _SMALL_SETTINGS if is_small else _ADAPTIVE_SETTINGS):
+        return _report(plan, facts, entries, minute_condition, absent_topics, has_first_messages=has_first_messages)
+
+
+def _report(
     plan: Audit,
     facts: DataFrame,
     ledger: DataFrame,

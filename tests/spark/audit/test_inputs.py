@@ -19,7 +19,7 @@ from bruce_mp.spark.ledger import TaskAttempt, TaskResult, write_ledger
 from bruce_mp.spark.ledger_files import MERGE_WIDTHS, LedgerFileError, merge_ledger
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from pyspark.sql import SparkSession
@@ -44,15 +44,15 @@ class Place:
     directory: Path
     minute: int = field(default_factory=lambda: time.time_ns() // 60_000_000_000 * 60_000)
 
-    def send(self, topic: str, rows: int, arrived: int) -> None:
+    def send(self, topic: str, rows: int, arrived: int, query: str = "query") -> None:
         """Enter messages of a topic into the ledger; the first `arrived` are in Kafka."""
-        writer = f"{topic}-query/-1/0"
+        writer = f"{topic}-{query}/-1/0"
         producer = Producer({"bootstrap.servers": self.broker.bootstrap})
         for number in range(arrived):
             stamp = b"%016d %013d %s/0" % (number, self.minute, writer.encode())
             producer.produce(topic, b"v", partition=0, headers=[("bruce.stamp", stamp)])
         assert producer.flush(60) == 0
-        attempt = TaskAttempt(f"{topic}-query", -1, 0, 0)
+        attempt = TaskAttempt(f"{topic}-{query}", -1, 0, 0)
         result = TaskResult(attempt, "host", {(topic, self.minute): rows}, "delivered", stamped=True, delivered=rows)
         write_ledger(f"{self.directory}/ledger", [result])
 
@@ -160,6 +160,22 @@ def test_a_damaged_ledger_file_is_named(spark: SparkSession, place: Place, capfd
     ledger = read_ledger(spark, [f"{place.directory}/ledger"], [HERE])
     assert ledger.count() == 3
     ledger.unpersist()
+
+
+@pytest.mark.usefixtures("spark")
+def test_what_a_job_commits_during_the_audit_is_not_missing(
+    place: Place, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read_facts = run._read_facts
+
+    def read_facts_before_a_commit(spark: SparkSession, plan: run.Audit, topics: Sequence[str]) -> None:
+        read_facts(spark, plan, topics)
+        place.send(HERE, 5, 5, query="later")
+
+    place.send(HERE, 10, 10)
+    monkeypatch.setattr(run, "_read_facts", read_facts_before_a_commit)
+    assert place.run(f"--topic={HERE}") == ExitCode.OK
+    assert capfd.readouterr().out.startswith("sent 10 = delivered 10 + discarded 0 + missing 0;")
 
 
 @pytest.fixture
