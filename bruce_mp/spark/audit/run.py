@@ -226,7 +226,7 @@ def compare(
     """Compare the facts with the ledgers, and write the tables and the report.
 
     `minute_condition` is an SQL condition on the column `minute`, which selects the minutes to report. Ledger files
-    last written before `changed_after` are not read.
+    last written before `changed_after` are not read, and messages of earlier minutes are ignored.
     """
     with _open_ledger(spark, plan, changed_after) as ledger:
         return _compare(spark, plan, ledger, minute_condition, changed_after)
@@ -288,8 +288,10 @@ def _compare(
     facts = spark.read.schema(SCHEMA).option("recursiveFileLookup", "true").parquet(plan.facts_directory)
     entries = ledger.entries
     if changed_after is not None:
+        # A merged ledger file also has older commits, and the first micro-batch of `follow` all older messages. A
+        # minute that only the facts have would hide losses, so both begin with the same one.
         oldest_minute_ms = int(changed_after.timestamp() - 60) * 1000  # a row's `minute` begins up to 60 s before
-        entries = entries.where(f"minute >= {oldest_minute_ms}")  # a merged file also has older commits
+        facts, entries = (table.where(f"minute >= {oldest_minute_ms}") for table in (facts, entries))
     if is_small:
         facts, entries = facts.coalesce(1), entries.coalesce(1)  # one partition needs no shuffle
     with temporary_settings(spark, _SMALL_SETTINGS if is_small else _ADAPTIVE_SETTINGS):

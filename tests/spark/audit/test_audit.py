@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
@@ -304,6 +305,24 @@ def test_problems_of_open_minutes_and_old_samples_are_left_out(spark: SparkSessi
     begins_closed = ("cut", "missing", 1, 5)  # a range that ends in an open minute
     assert found == {("closed", "missing", 1, 1), ("strange", "unknown", 0, 1), begins_closed}
     assert not (tmp_path / "samples").exists()
+
+
+@pytest.mark.parametrize("stamped", [True, False])
+def test_messages_of_earlier_minutes_hide_no_loss(spark: SparkSession, tmp_path: Path, stamped: bool) -> None:
+    """The facts have all messages, as in the first micro-batch of `follow`; the ledger file is newer than the limit."""
+    it = Planted()
+    it.enter("t", {M1: 6, M2: 4}, stamped=stamped)
+    if stamped:
+        it.put("t", range(6))
+        it.put("t", range(6, 8), ms=M2)
+    else:
+        it.put_plain("t", 6)
+        it.put_plain("t", 2, M2)
+    write_ledger(f"{tmp_path}/ledger", it.ledger)
+    plan = Audit("unused:1", ["t"], [f"{tmp_path}/ledger"], str(tmp_path))
+    write_facts(it.frame(spark), plan.facts_directory)
+    verdict = compare(spark, plan, changed_after=datetime.fromtimestamp(M2 / 1000 + 1, UTC))
+    assert (verdict.sent, verdict.missing, verdict.unknown) == (4, 2, 0)
 
 
 @pytest.mark.parametrize(("columns", "stays"), [(SAMPLE_COLUMNS, False), (["problem", "own"], True)])
