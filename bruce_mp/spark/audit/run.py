@@ -348,14 +348,26 @@ def read_samples(spark: SparkSession, plan: Audit) -> DataFrame:
 
 
 def _remove_samples(spark: SparkSession, plan: Audit) -> None:
-    """Remove the samples of an earlier audit, but not a table `samples` of the user, which has other columns."""
+    """Remove the samples of an earlier audit, but not another table `samples`, such as that of `bruce-spark fleet`."""
     if plan.namespace is None:
-        system, directory = open_directory(f"{absolute_path(plan.output)}/samples")
-        system.delete_dir(directory)
+        path = f"{absolute_path(plan.output)}/samples"
+        if _is_found(spark, path) and _columns_at(spark, plan.table_format, path) == SAMPLE_COLUMNS:
+            system, directory = open_directory(path)
+            system.delete_dir(directory)
         return
     name = f"{plan.namespace}.samples"
     if spark.catalog.tableExists(name) and spark.table(name).columns == SAMPLE_COLUMNS:
         spark.sql(f"drop table {name}")
+
+
+def _columns_at(spark: SparkSession, table_format: str, path: str) -> list[str] | None:
+    """Return the columns of the table in a directory; None if Spark cannot read it in this format."""
+    try:
+        return list(spark.read.format(table_format).load(path).columns)
+    except Exception as error:
+        if not type(error).__module__.startswith(("pyspark", "py4j")):
+            raise
+        return None
 
 
 def _write_table(table: DataFrame, plan: Audit, name: str) -> DataFrame:

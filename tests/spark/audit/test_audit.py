@@ -298,7 +298,9 @@ def test_problems_of_open_minutes_and_old_samples_are_left_out(spark: SparkSessi
     topics = ["closed", "straddling", "strange", "doubled", "cut"]
     plan = Audit("unused:1", topics, [f"{tmp_path}/ledger", str(ledger_file)], str(tmp_path))
     write_facts(it.frame(spark), plan.facts_directory)
-    (tmp_path / "samples").mkdir()
+    spark.createDataFrame([], ", ".join(f"{name} string" for name in SAMPLE_COLUMNS)).write.parquet(
+        f"{tmp_path}/samples"
+    )
     compare(spark, plan, f"minute < {open_minute}")
     rows = spark.read.parquet(f"{tmp_path}/problems").collect()
     found = {(row["topic"], row["problem"], row["first"], row["last"]) for row in rows}
@@ -323,6 +325,20 @@ def test_messages_of_earlier_minutes_hide_no_loss(spark: SparkSession, tmp_path:
     write_facts(it.frame(spark), plan.facts_directory)
     verdict = compare(spark, plan, changed_after=datetime.fromtimestamp(M2 / 1000 + 1, UTC))
     assert (verdict.sent, verdict.missing, verdict.unknown) == (4, 2, 0)
+
+
+def test_samples_of_another_program_stay(spark: SparkSession, tmp_path: Path) -> None:
+    plan, samples = Audit("unused:1", ["t"], [], str(tmp_path)), tmp_path / "samples"
+    _remove_samples(spark, plan)
+    assert not samples.exists()
+    for content in (b"", b"no table"):
+        samples.mkdir(exist_ok=True)
+        (samples / "own.parquet").write_bytes(content)
+        _remove_samples(spark, plan)
+        assert (samples / "own.parquet").exists()
+    spark.sql("select 1 as daemon, 2 as value").write.mode("overwrite").parquet(str(samples))
+    _remove_samples(spark, plan)
+    assert spark.read.parquet(str(samples)).columns == ["daemon", "value"]
 
 
 @pytest.mark.parametrize(("columns", "stays"), [(SAMPLE_COLUMNS, False), (["problem", "own"], True)])
