@@ -58,10 +58,10 @@ _FEW_LISTING_TASKS: Final = {"spark.sql.sources.parallelPartitionDiscovery.paral
 """A limit on the Spark tasks that list a ledger's files; by default each file has a task."""
 # In a query, {name} stands for an earlier query of the same dict or, if there is none, for a registered table. The
 # columns of a result, which is the last query of a dict, are listed below the dict.
-_WRITERS: Final = "select writer from {ledger} where stamped group by writer"
+_WRITERS: Final = "select writer, max(attempt_rows) as numbers_used from {ledger} where stamped group by writer"
 _ARRIVED: Final = {
     "writers": _WRITERS,
-    "known": "select * from {facts} left semi join {writers} using (writer)",
+    "known": "select * from {facts} join {writers} using (writer)",
     "with_highest": """
         select *, coalesce(max(last) over by_writer, -1L) as highest_before,
           coalesce(max(last) over by_cell, -1L) as highest_of_cell, max(sent) over by_writer as sent_before
@@ -73,7 +73,8 @@ _ARRIVED: Final = {
     """,
     "arrived": """
         select *, greatest(last - greatest(highest_before, first - 1), 0L) as fresh,
-          greatest(last - greatest(highest_of_cell, first - 1), 0L) as fresh_in_cell
+          greatest(last - greatest(highest_of_cell, first - 1), 0L) as fresh_in_cell,
+          greatest(least(last, numbers_used - 1) - greatest(highest_before, first - 1), 0L) as fresh_used
         from {with_highest}
     """,
 }
@@ -83,7 +84,8 @@ Earlier facts have a lower first number, or the same first number and an earlier
 number of the earlier facts (-1 if there are none), and `sent_before` their latest time. The earlier fact with this
 highest number begins at or below the first number of the present fact, so it has all numbers of the present fact up to
 `highest_before`. `fresh` is how many numbers of the present fact no earlier fact has. `highest_of_cell` and
-`fresh_in_cell` are the same, but only for earlier facts of the same cell.
+`fresh_in_cell` are the same, but only for earlier facts of the same cell. `fresh_used` is as `fresh`, but only for
+numbers that the ledger's attempt has: those below `numbers_used`. A failed attempt may have sent further ones.
 """
 _CELLS: Final = {
     "sent": """
@@ -132,7 +134,7 @@ _UNCLEAR: Final = {
 """The ledger entries of attempts with an unclear answer."""
 _STRAYS: Final = {
     "found": """
-        select writer, topic, sum(fresh) as messages from {arrived} group by writer, topic
+        select writer, topic, sum(fresh_used) as messages from {arrived} group by writer, topic
         union all select 'plain', topic, sum(found) from {plain} group by topic
     """,
     "unclear_topics": "select distinct writer, topic, true as is_unclear from {unclear}",
@@ -272,11 +274,13 @@ _UNKNOWN: Final = {
         select topic, minute, copies as count
         from {facts} left anti join {writers} using (writer) where writer is not null
         union all
+        select topic, minute, fresh - fresh_used from {arrived} where fresh > fresh_used
+        union all
         select topic, minute, found - coalesce(rows, 0)
         from {found} left join {sent} using (topic) where found > coalesce(rows, 0)
     """,
 }
-"""topic, minute, count (of the messages of writers in no ledger, and of the plain messages that the ledgers lack).
+"""topic, minute, count (of the messages of writers or with numbers in no ledger, and of plain ones that they lack).
 
 The plain messages that the ledgers lack count in the last minute in which Kafka has plain messages of their topic.
 """
@@ -301,6 +305,11 @@ _UNKNOWN_RANGES: Final = {
         where f.writer is not null
         union all
         select f.* from {facts_of_minutes} f left anti join {plain_topics} p on f.topic = p.topic where f.writer is null
+        union all
+        select topic, partition, writer, attempt, minute, sent, latency_ms, shift, last - fresh + fresh_used + 1, last,
+          fresh - fresh_used,
+          if(to_offset - from_offset = last - first, to_offset - fresh + fresh_used + 1, from_offset), to_offset
+        from {arrived_in_minutes} where fresh > fresh_used
     """,
     "unknown_ranges": """
         select topic, partition, writer, min(first) as first, max(last) as last, min(from_offset) as from_offset,
@@ -312,7 +321,8 @@ _UNKNOWN_RANGES: Final = {
 """One row for the unknown messages of each writer in each partition.
 
 The writer of plain messages is null; they are listed only if no ledger has plain messages of the topic.
-`facts_of_minutes` are the facts in the minutes that the `minute_condition` of `fill_books` selects.
+`facts_of_minutes` are the facts in the minutes that the `minute_condition` of `fill_books` selects, and
+`arrived_in_minutes` those of `arrived`.
 """
 _BALANCE: Final = {
     "entries": """
@@ -451,6 +461,7 @@ def fill_books(facts: DataFrame, ledger: DataFrame, lines: DataFrame, minute_con
     for name, table in inputs.items():
         tables.register(name, table)
     arrived = tables.register_cached("arrived", tables.query(_ARRIVED))
+    tables.register("arrived_in_minutes", arrived.where(minute_condition))
     tables.register("plain", tables.query(_PLAIN))
     tables.register_cached("cells", tables.query(_CELLS))
     incomplete, disordered = _find_anomalies(tables)

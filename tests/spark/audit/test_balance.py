@@ -71,7 +71,7 @@ class Books:
             for row in rows:
                 assert min(row[name] for name in COUNTS) >= 0
                 assert sum((row["reasons"] or {}).values()) == row["discarded"]
-                sums.setdefault(row["topic"], Counter()).update({name: row[name] for name in COUNTS})
+                sums.setdefault(row["topic"], Counter()).update({name: row[name] for name in (*COUNTS, "unknown")})
             problems = find_problems(books, spark.createDataFrame(rows, books.balance.schema), "true").collect()
         balance = {topic: {name: count for name, count in counts.items() if count} for topic, counts in sums.items()}
         return balance, problems
@@ -236,6 +236,15 @@ def a_stray_explains_one_loss(books: Scene) -> Balance:
 
 
 @scene
+def a_higher_number_than_the_ledger_has_hides_no_loss(books: Scene) -> Balance:
+    """A failed attempt without a fence, which read more rows, sent the last five messages."""
+    books.enter("q", {("a", M1): 10}, attempt=1, delivered=10)
+    books.arrive("q", "a", range(5, 10), attempt=1)
+    books.arrive("q", "a", range(8, 15))
+    return {"a": {"sent": 10, "delivered": 5, "missing": 5, "unknown": 5}}
+
+
+@scene
 def a_loss_has_an_answer_or_a_line_for_explanation(books: Scene) -> Balance:
     books.enter("q", {("a", M1): 5}, "received", discarded={"NO_MEM": 1})
     books.arrive("q", "a", range(2))
@@ -332,7 +341,10 @@ def test_lines_of_abandoned_attempts_explain_no_loss(spark: SparkSession) -> Non
 
 
 def fill_ranges(books: Scene) -> None:
-    """Add tasks with absent messages to the books."""
+    """Add tasks with absent messages, and one with unknown ones, to the books."""
+    books.enter("short", {("h", M1): 2}, attempt=1, delivered=2)
+    books.arrive("short", "h", range(2), attempt=1)
+    books.arrive("short", "h", range(1, 4))
     books.enter("lossy", {("a", M1): 5}, delivered=5)
     books.enter("limited", {("b", M1): 5}, delivered=2, discarded={"RATE_LIMIT": 3})
     books.enter("both", {("a", M1): 5}, delivered=4, discarded={"RATE_LIMIT": 1})
@@ -384,6 +396,8 @@ def test_a_range_names_the_fates_of_its_messages(audited: Audited) -> None:
         ("missing or discarded", "e", "fewer lines 2", 0, 0),
         ("missing", "g", "wide again", 3, 4),
         ("missing", None, "wider", 0, 1),
+        ("doubled", "h", "short", 1, 1),
+        ("unknown", "h", "short", 2, 3),
     }
 
 
