@@ -45,6 +45,7 @@ MERGE_WIDTHS: Final = (256, 65_536)
 _GRACE_S: Final = 3600
 """Covered files stay for this time after the merge; no batch job adds a file to a minute that is so long ago."""
 _UUID: Final = "[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
+_UUID_LENGTH: Final = 36
 _FILE_NAME: Final = re.compile(
     rf"(?:(?P<series>{_UUID}|jobs)-(?P<first>\d+)(?:-(?P<last>\d+)|-{_UUID})?|{_UUID})\.json"
 )
@@ -176,7 +177,8 @@ def merge_ledger(uri: str) -> MergeResult:
     system, listed = list_files(uri)
     an_hour_ago_s = time.time() - _GRACE_S
     covered = _find_covered(system, _parse_all(listed))
-    outdated = [file.path for file, cover in covered if cover.modified_s < an_hour_ago_s]
+    outdated_pairs = [(file, cover) for file, cover in covered if cover.modified_s < an_hour_ago_s]
+    outdated = _without_late_jobs(system, outdated_pairs)
     for path in outdated:
         system.delete_file(path)
     if damage is not None:
@@ -229,6 +231,24 @@ def _find_covered_by_content(system: FileSystem, files: list[_LedgerFile]) -> It
         later_files = [file for file in files if file.job_id is not None and file.first > cover.last]
         content = _read_file(system, cover.path) if later_files else b""
         yield from ((file, cover) for file in later_files if f'"query": "{file.job_id}"'.encode() in content)
+
+
+def _without_late_jobs(system: FileSystem, covered: Iterable[tuple[_LedgerFile, _LedgerFile]]) -> list[str]:
+    """Return the paths of the covered files, but not of a batch job's file if the merged file lacks its rows.
+
+    A driver whose clock is over an hour behind gives its file the name of a minute that is already merged.
+    """
+    contents: dict[str, bytes] = {}
+    paths: list[str] = []
+    for file, cover in sorted(covered, key=lambda pair: pair[1].path):
+        if file.series == _JOBS_SERIES and file.width == 1:
+            if cover.path not in contents:
+                contents = {cover.path: _read_file(system, cover.path)}  # only one at a time, because it may be large
+            job_id = file.path.removesuffix(".json")[-_UUID_LENGTH:]
+            if f'"query": "{job_id}"'.encode() not in contents[cover.path]:
+                continue
+        paths.append(file.path)
+    return paths
 
 
 def _complete_ranges(

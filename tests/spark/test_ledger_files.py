@@ -157,6 +157,20 @@ def test_a_copy_without_file_times_has_each_batch_job_of_1_0_0_once(tmp_path: Pa
     assert sorted(str(row["query"]) for row in rows_of(copy, visible_files(str(copy)))) == ids
 
 
+def test_a_file_of_a_late_clock_is_not_removed(tmp_path: Path) -> None:
+    """A driver whose clock is hours behind commits into a range of minutes that is already merged."""
+    first = (int(time.time() // 60) // SPAN - 2) * SPAN
+    names = [f"jobs-{first + number}-{UUID(int=number)}" for number in range(3)]
+    for number, name in enumerate(names):
+        result = TaskResult(TaskAttempt(str(UUID(int=number)), -1, 0, 0), "host", {("t", 0): 10}, "delivered")
+        write_ledger(str(tmp_path), [result], name=name)
+        if number == 1:
+            assert merge_ledger(str(tmp_path)) == MergeResult(2, 1, 0)
+    age(tmp_path, 3700, f"jobs-{first}-{first + SPAN - 1}.json")
+    assert merge_ledger(str(tmp_path)) == MergeResult(0, 0, 2)
+    assert (tmp_path / f"{names[2]}.json").exists()
+
+
 def test_files_given_by_name_are_read_once(tmp_path: Path) -> None:
     for batch in (0, 3, SPAN):
         commit(tmp_path, batch)
