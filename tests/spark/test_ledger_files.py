@@ -12,8 +12,8 @@ from uuid import UUID
 
 import pytest
 
-from bruce_mp.spark.audit.balance import read_ledger
 from bruce_mp.spark import batch_job
+from bruce_mp.spark.audit.balance import read_ledger
 from bruce_mp.spark.batch_job import BatchJob, try_merge_ledger
 from bruce_mp.spark.cli import main
 from bruce_mp.spark.ledger import TaskAttempt, TaskResult, write_ledger
@@ -115,7 +115,7 @@ def test_old_batch_jobs_are_merged_by_time_and_named_runs_never(tmp_path: Path) 
 
 def test_a_copy_without_file_times_has_each_batch_job_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source, copy = tmp_path / "source", tmp_path / "copy"
-    monkeypatch.setattr(batch_job, "try_merge_ledger", lambda _: None)  # chance would let one commit in 256 merge
+    monkeypatch.setattr(batch_job, "try_merge_ledger", lambda _: None)  # chance would let one commit in 64 merge
     now, long_ago = time.time(), time.time() - (SPAN + 120) * 60
     for at in (long_ago, long_ago, now):
         monkeypatch.setattr(time, "time", lambda at=at: at)
