@@ -25,7 +25,6 @@ from support.stream_daemon import StreamDaemon
 from support.stream_inputs import ONE_WORKER, daemon_in
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
     from typing import Self
 
@@ -38,13 +37,6 @@ BRUCE_TIMED_OUT: Final = -8
 PROGRESS_S: Final = 60
 MOST_PENDING: Final = 500
 """Messages of a client without an outcome; the buffer has room for them while the daemon is away."""
-
-
-@pytest.fixture(params=[param(name) for name in LANGUAGES])
-def program(request: pytest.FixtureRequest) -> Iterator[ConformanceProgram]:
-    """Yield a running conformance program of each language."""
-    with ConformanceProgram(build(request.param), request.param) as running:
-        yield running
 
 
 # --- vectors ---------------------------------------------------------------------------------------------------------

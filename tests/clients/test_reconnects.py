@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from support.client_programs import LANGUAGES, ConformanceProgram, build, param
 from support.processes import time_limit
 from support.stream_daemon import closing_at_once
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
+
+    from support.client_programs import ConformanceProgram
 
 pytestmark = pytest.mark.process
 
@@ -22,13 +22,6 @@ FLUSH_MS: Final = 1500
 LONG_MS: Final = 60_000
 SHORTEST_PAUSE_S: Final = 0.025
 """The first pause of 50 ms, less the random part."""
-
-
-@pytest.fixture(params=[param(name) for name in LANGUAGES])
-def program(request: pytest.FixtureRequest) -> Iterator[ConformanceProgram]:
-    """Yield a running conformance program of each language."""
-    with ConformanceProgram(build(request.param), request.param) as running:
-        yield running
 
 
 def test_a_flush_pauses_between_connections_that_end_at_once(program: ConformanceProgram, tmp_path: Path) -> None:
