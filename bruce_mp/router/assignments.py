@@ -22,14 +22,14 @@ from bruce_mp import kernels
 from bruce_mp.ipc.frames import EVERYTHING, Parcel, ParcelKind
 from bruce_mp.router.backoff import LeaderlessBackoff, RouterBackoff
 from bruce_mp.router.dispatchers import DispatcherSet
-from bruce_mp.router.pause_protocol import DispatcherScope, Route, ScopeEvent, ScopeState
+from bruce_mp.router.pause_protocol import DispatcherScope, Route, ScopeEvent, ScopeState, find_routes_to_follow
 from bruce_mp.slab.layout import RunState, state_word
 from bruce_mp.slab.recovery import inspect_segment, sweep
 from bruce_mp.telemetry.counters import Counter
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, KeysView, Mapping
 
     from bruce_mp.config.sections import Delivery
     from bruce_mp.kernels import ChosenPartition
@@ -66,7 +66,7 @@ _TopicPartition = tuple[int, int]  # topic number, partition
 class Assignments:
     """The routes of partitions and the scopes of dispatchers.  Times are in ms on one steady clock.
 
-    `leader_of` returns the id of the broker that leads a partition of a topic number, or None if no leader is known.
+    `leaders_of` returns for a topic number the id of the broker that leads each partition with a known leader.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class Assignments:
         tables: SlabTables,
         outbox: Outbox,
         incarnation: int,
-        leader_of: Callable[[int, int], int | None],
+        leaders_of: Callable[[int], Mapping[int, int]],
         fetch_schedule: FetchSchedule,
         rng: random.Random,
     ) -> None:
@@ -86,7 +86,7 @@ class Assignments:
         self._row = row
         self._delivery = delivery
         self._incarnation = incarnation
-        self._leader_of = leader_of
+        self._leaders_of = leaders_of
         self._fetch_schedule = fetch_schedule
         self._rng = rng
         self._tables = tables
@@ -137,7 +137,7 @@ class Assignments:
     def waiting_routes(self) -> Iterator[tuple[_TopicPartition, int | None, Route]]:
         """Yield ((topic, partition), leader or None, route) of each partition with messages that wait in the router."""
         for key, route in self._find_waiting_routes():
-            yield key, self._leader_of(*key), route
+            yield key, self._leaders_of(key[0]).get(key[1]), route
 
     def _find_waiting_routes(self) -> list[tuple[_TopicPartition, Route]]:
         return [
@@ -151,15 +151,16 @@ class Assignments:
         """Return the slots of dispatchers that hold partitions, and None if a partition has no holder."""
         return {route.slot for route in self._routes.values()}
 
-    def partition_counts(self) -> dict[int, int]:
-        """Return for each topic that has routes the number of partitions up to the last one with a route."""
-        return {topic: partition + 1 for topic, partition in sorted(self._routes)}
+    @property
+    def partitions(self) -> KeysView[_TopicPartition]:
+        """(topic, partition) of each partition with a route."""
+        return self._routes.keys()
 
     # --- sending -----------------------------------------------------------------------------------------------------
 
     def _leader_slot(self, topic: int, partition: int) -> int | None:
         """Return the dispatcher slot of the partition's leader; None if it has no leader or the leader has no slot."""
-        leader = self._leader_of(topic, partition)
+        leader = self._leaders_of(topic).get(partition)
         return None if leader is None else self._slots.get(leader)
 
     def is_open(self, topic: int, partition: int) -> bool:
@@ -278,7 +279,7 @@ class Assignments:
         for dispatcher in self._dispatcher_scopes.values():
             if dispatcher.state is ScopeState.WAITING:
                 self._try_resume(dispatcher)
-        for (topic, partition), route in self._routes.items():
+        for (topic, partition), route in find_routes_to_follow(self._routes, self._leaders_of, self._slots):
             self._follow_leader(topic, partition, route, now_ms)
 
     def hand_back_all(self, now_ms: int) -> None:
@@ -358,16 +359,10 @@ class Assignments:
             self._remove_route(key, route, now_ms)
         return waiting
 
-    def remove_lost(self, is_missing: Callable[[int, int], bool], now_ms: int) -> list[tuple[int, Route]]:
-        """Remove the routes of lost partitions (`_remove_route`), and return the removed ones with their topic numbers.
-
-        For `is_missing` see `Route.on_metadata`; its arguments are topic number and partition.
-        """
-        lost: list[tuple[int, Route]] = []
-        for key, route in list(self._routes.items()):
-            if route.on_metadata(is_missing=is_missing(*key), now_ms=now_ms) and self._remove_route(key, route, now_ms):
-                lost.append((key[0], route))
-        return lost
+    def remove_lost(self, lost: Iterable[_TopicPartition], now_ms: int) -> list[tuple[int, Route]]:
+        """Remove the routes of lost partitions (`_remove_route`); return the removed ones with their topic numbers."""
+        routes = [(key, self._routes[key]) for key in lost]
+        return [(key[0], route) for key, route in routes if self._remove_route(key, route, now_ms)]
 
     def _remove_route(self, key: _TopicPartition, route: Route, now_ms: int) -> bool:
         """Remove a route and return True; return False if a dispatcher holds the partition.

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from bruce_mp.protocol.kafka.kafka_types import ClusterMetadata, TopicMetadata
 
-__all__ = ["Address", "ClusterView", "MissingTopics", "TopicView", "view_of"]
+__all__ = ["Address", "ClusterView", "MissingPartitions", "MissingTopics", "TopicView", "view_of"]
 
 MISSING_GRACE_MS: Final = 10_000
 """The grace period of a topic if metadata lacks the topic or some of its partitions."""
@@ -54,9 +54,9 @@ class TopicView(Struct, frozen=True):
     leaders: dict[int, int]
     is_partial: bool = False
 
-    def has(self, partition: int) -> bool:
-        """Return True if the topic has the partition; a partition with a leader is found without a search."""
-        return partition in self.leaders or partition in self.partitions
+    def lacks_below(self, count: int) -> bool:
+        """Return True if the topic lacks one of the partitions below `count`, which is at least 1."""
+        return self.partitions[count - 1 : count] != (count - 1,)  # they ascend, so another one is after a gap
 
     def key_partition_count(self, known_count: int, *, keys_wait: bool = False) -> int:
         """Return the number of partitions over which inputs spread keys.
@@ -162,6 +162,19 @@ class MissingTopics:
             or (name in view.topics and _lacks_partitions(view, name, counts_in_use.get(name, 0)))
         }
         return ClusterView(view.brokers, {**view.topics, **kept}, view.forbidden) if kept else view
+
+
+class MissingPartitions:
+    """The partitions with routes that the last metadata lacks, although it has their topics."""
+
+    def __init__(self) -> None:
+        self._missing_since_ms: dict[tuple[int, int], int] = {}
+        """The start of each partition's grace period, by topic number and partition."""
+
+    def find_lost(self, missing: Iterable[tuple[int, int]], now_ms: int) -> list[tuple[int, int]]:
+        """Return the lost ones of the partitions that are missing in new metadata; their grace period has ended."""
+        self._missing_since_ms = {key: self._missing_since_ms.get(key, now_ms) for key in missing}
+        return [key for key, since_ms in self._missing_since_ms.items() if now_ms - since_ms >= MISSING_GRACE_MS]
 
 
 def _lacks_partitions(view: ClusterView, name: bytes, count: int) -> bool:

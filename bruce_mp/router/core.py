@@ -19,7 +19,7 @@ from bruce_mp.errors import DiscardReason, SlabError
 from bruce_mp.pipeline.corruption import quarantine
 from bruce_mp.router.assignments import Assignments
 from bruce_mp.router.broker_turns import BrokerTurns
-from bruce_mp.router.cluster import MissingTopics
+from bruce_mp.router.cluster import MissingPartitions, MissingTopics
 from bruce_mp.router.metadata_refresh import FetchSchedule
 from bruce_mp.router.outbox import Outbox
 from bruce_mp.router.routing import RunRouter
@@ -74,6 +74,7 @@ class Router:
         self._turns = BrokerTurns(config.batching, rng)
         self._topics = TopicRegistry(slab, self._tables, config, rng, self._turns)
         self._missing = MissingTopics()
+        self._missing_partitions = MissingPartitions()
         self._fetch_schedule = FetchSchedule(rng, config.delivery.failover_spread_s)
         self._unknown = UnknownTopics(
             self._discards,
@@ -89,7 +90,7 @@ class Router:
             tables=self._tables,
             outbox=self._outbox,
             incarnation=incarnation,
-            leader_of=self._topics.leader_of,
+            leaders_of=self._topics.leaders_of,
             fetch_schedule=self._fetch_schedule,
             rng=rng,
         )
@@ -177,7 +178,7 @@ class Router:
         for topic in list(self._topics.by_number.values()):
             self._update_topic(topic, view.topics.get(topic.name), now_ms)
         self._clear_refusals_of_deleted(view)
-        for number in self._tables.reclaim_entries(view.topics, self._assignments.partition_counts, now_ms):
+        for number in self._tables.reclaim_entries(view.topics, self._partition_counts, now_ms):
             self._topics.by_number.pop(number, None)
             self._runs.rate_limits.remove(number)
         self._assignments.on_metadata(view, started_ms, now_ms)
@@ -215,24 +216,40 @@ class Router:
         """
         names = self._names_by_number()
 
-        def is_missing(number: int, partition: int) -> bool:
-            view = response.topics.get(names.get(number, b""))
-            # A topic that has no partition at all has an error, and its number of partitions is unknown.
-            return view is not None and bool(view.partitions) and not view.has(partition)
-
+        lost = self._missing_partitions.find_lost(self._find_missing_partitions(response, names), now_ms)
         unsent: dict[int, list[Segment]] = {}
-        for number, route in self._assignments.remove_lost(is_missing, now_ms):
+        for number, route in self._assignments.remove_lost(lost, now_ms):
             built, rest = route.pop_all()
             self._discards.settle(built, DiscardReason.BAD_TOPIC, names[number], Counter.DiscardBadTopicOnReroute)
             unsent.setdefault(number, []).extend(rest)
         for number, segments in unsent.items():
             self._runs.park_lost(self._topics.by_number[number], segments, now_ms)
 
+    def _find_missing_partitions(self, response: ClusterView, names: Mapping[int, bytes]) -> list[tuple[int, int]]:
+        """Return (topic number, partition) of the partitions with routes that a response lacks.
+
+        It does not return partitions of a topic that the response lacks, or has without any partition: such a topic has
+        an error, and its number of partitions is unknown.
+        """
+        missing: set[tuple[int, int]] = set()
+        for number, count in self._partition_counts().items():
+            view = response.topics.get(names.get(number, b""))
+            if view is not None and view.partitions and view.lacks_below(count):
+                missing.update((number, partition) for partition in {*range(count)} - {*view.partitions})
+        return sorted(missing & self._assignments.partitions) if missing else []
+
     def _partition_counts_in_use(self) -> dict[bytes, int]:
-        """Return by name the result of `Assignments.partition_counts`."""
+        """Return by name the result of `_partition_counts`."""
         names = self._names_by_number()
-        counts = self._assignments.partition_counts()
-        return {names[number]: count for number, count in counts.items() if number in names}
+        return {names[number]: count for number, count in self._partition_counts().items() if number in names}
+
+    def _partition_counts(self) -> dict[int, int]:
+        """Return for each topic that has routes the number of partitions up to the last one with a route."""
+        counts: dict[int, int] = {}
+        for topic, partition in self._assignments.partitions:  # not sorted: that takes 5 ms with 10,000 routes
+            if partition >= counts.get(topic, 0):
+                counts[topic] = partition + 1
+        return counts
 
     def _names_by_number(self) -> dict[int, bytes]:
         return {number: name for name, number in self._tables.topics.numbers().items()}

@@ -20,15 +20,14 @@ from enum import Enum, unique
 from typing import TYPE_CHECKING, Final
 
 from bruce_mp.errors import BruceError
-from bruce_mp.router.cluster import MISSING_GRACE_MS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
     from bruce_mp.router.backoff import RouterBackoff
     from bruce_mp.slab.runs import Segment
 
-__all__ = ["TRANSITIONS", "DispatcherScope", "Route", "Scope", "ScopeEvent", "ScopeState"]
+__all__ = ["TRANSITIONS", "DispatcherScope", "Route", "Scope", "ScopeEvent", "ScopeState", "find_routes_to_follow"]
 
 
 @unique
@@ -122,7 +121,7 @@ class Route(Scope):
     `slot` is the slot of the dispatcher that holds the partition, None if no dispatcher does.
     """
 
-    __slots__ = ("arrived", "missing_since_ms", "needs_sorting", "returned", "returned_built", "slot")
+    __slots__ = ("arrived", "needs_sorting", "returned", "returned_built", "slot")
 
     def __init__(self, backoff: RouterBackoff) -> None:
         super().__init__(backoff)
@@ -136,19 +135,6 @@ class Route(Scope):
         self.needs_sorting = False
         """True if `returned` may be out of order: it begins with segments of a dead router, and a dispatcher may return
         older segments after them."""
-        self.missing_since_ms: int | None = None
-        """Since when metadata has the topic without the partition; None if it has the partition or lacks the topic."""
-
-    def on_metadata(self, *, is_missing: bool, now_ms: int) -> bool:
-        """Return True if the partition is *lost*: it was missing in all metadata of the grace period.
-
-        `is_missing` is True if the new metadata has the topic without the partition.
-        """
-        if not is_missing:
-            self.missing_since_ms = None
-        elif self.missing_since_ms is None:
-            self.missing_since_ms = now_ms
-        return self.missing_since_ms is not None and now_ms - self.missing_since_ms >= MISSING_GRACE_MS
 
     def recall(self, now_ms: int) -> None:
         """Begin a recall: pause without a back-off."""
@@ -180,3 +166,26 @@ class Route(Scope):
         self.returned_built, self.returned, self.arrived = [], [], []
         self.needs_sorting = False
         return built, unbuilt
+
+
+def find_routes_to_follow(
+    routes: Mapping[tuple[int, int], Route],
+    leaders_of: Callable[[int], Mapping[int, int]],
+    slots: Mapping[int, int],
+) -> list[tuple[tuple[int, int], Route]]:
+    """Return the routes on which new metadata may have an effect, with their topic numbers and partitions.
+
+    These have waiting messages, are paused, or are held by another dispatcher than that of the leader.  `leaders_of`
+    returns for a topic number the leader of each partition; `slots` has the dispatcher's slot for each leader.
+    """
+    leaders = {topic: leaders_of(topic) for topic in {topic for topic, _ in routes}}
+    found = []
+    for (topic, partition), route in routes.items():
+        # `has_waiting` and `is_flowing`, inlined because a refresh asks thousands of routes
+        if route.arrived or route.returned or route.returned_built or route.state is not ScopeState.FLOWING:
+            found.append(((topic, partition), route))
+        elif route.slot is not None:
+            leader = leaders[topic].get(partition)
+            if leader is not None and slots.get(leader, route.slot) != route.slot:
+                found.append(((topic, partition), route))
+    return found

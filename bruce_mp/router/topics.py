@@ -287,12 +287,12 @@ class TopicRegistry:
         """Store a reloaded config for topics that are added later; `RunRouter` applies it to those in `by_number`."""
         self._config = config
 
-    def leader_of(self, number: int, partition: int) -> int | None:
-        """Return the id of the broker that leads a partition; None if no leader is known."""
+    def leaders_of(self, number: int) -> Mapping[int, int]:
+        """Return the id of the broker that leads each partition with a known leader."""
         if self.view is None or not self._topic_table.has(number):
-            return None
+            return {}
         view = self._get_or_create(number, self._topic_table.name_of(number)).view
-        return None if view is None else view.leaders.get(partition)
+        return {} if view is None else view.leaders
 
     def name_of_run(self, segment: Segment, header: RunHeader) -> bytes:
         """Return the topic name of a run.  Raise SlabError for a number that the topic table never assigned."""

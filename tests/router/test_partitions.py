@@ -50,6 +50,14 @@ def test_a_key_selects_from_all_known_partitions_and_skips_leaderless_ones(
     assert found == designated(key, known, available)
 
 
+@examples(150)
+@given(known=st.sets(st.integers(0, 8)), count=st.integers(1, 9))
+def test_a_topic_lacks_a_partition_below_a_count(known: set[int], count: int) -> None:
+    """Also where the numbers of partitions have gaps."""
+    view = TopicView(tuple(sorted(known)), {})
+    assert view.lacks_below(count) == any(partition not in known for partition in range(count))
+
+
 @examples(40)
 @given(leaders=leaders, sent=st.lists(st.lists(keys, min_size=1, max_size=8), min_size=1, max_size=4))
 def test_keyed_messages_reach_their_partition(leaders: Sequence[int | None], sent: list[list[int]]) -> None:

@@ -10,7 +10,15 @@ import pytest
 
 from bruce_mp.errors import BruceError
 from bruce_mp.router.backoff import RouterBackoff
-from bruce_mp.router.pause_protocol import TRANSITIONS, DispatcherScope, Route, Scope, ScopeEvent, ScopeState
+from bruce_mp.router.pause_protocol import (
+    TRANSITIONS,
+    DispatcherScope,
+    Route,
+    Scope,
+    ScopeEvent,
+    ScopeState,
+    find_routes_to_follow,
+)
 from bruce_mp.slab.runs import Segment
 
 EVERY_STEP: Final = list(itertools.product(ScopeState, ScopeEvent))
@@ -63,3 +71,15 @@ def test_a_route_is_emptied_in_send_order() -> None:
     assert route.has_waiting
     assert route.pop_all() == ([built], [queued, late])
     assert not route.has_waiting
+
+
+def test_new_metadata_concerns_only_routes_that_wait_are_paused_or_have_another_leader() -> None:
+    routes = {(1, partition): Route(backoff()) for partition in range(9)}
+    for partition, waiting in enumerate(("arrived", "returned", "returned_built")):
+        getattr(routes[1, partition], waiting).append(Segment(0, 1, 64, 152, 1, 1))
+    routes[1, 3].state, routes[1, 4].state = ScopeState.WAITING, ScopeState.HANDING_BACK
+    for partition in (5, 6, 7):
+        routes[1, partition].slot = 20
+    leaders = {5: 1, 6: 2, 8: 1}  # 6 has moved, 7 has no leader, 8 is held by no dispatcher
+    found = find_routes_to_follow(routes, {1: leaders}.__getitem__, {1: 20, 2: 30})
+    assert [partition for (_, partition), _ in found] == [0, 1, 2, 3, 4, 6]
