@@ -74,7 +74,7 @@ class PartitionQueue:
         """The file offset of the partition's entry in the partition table; 0 before the first batch."""
         self.expected_sequence: int | None = None
         """The sequence number that the broker expects next.  It is None if the broker has accepted no batch since the
-        connection was lost or the epoch changed, or if the last accepted batch had no number."""
+        connection was lost or the epoch changed, or if the last accepted batch had no number or was `in_doubt`."""
         self.in_doubt = False
         """True if the broker may have written a batch that it has not acknowledged, or may still get it over an
         abandoned connection.  To renumber batches, the dispatcher then bumps the producer epoch."""
@@ -139,12 +139,13 @@ class PartitionQueue:
         self.backoff_count = 0
         self.may_have_gap = False
         _, _, _, sequence, segments = batch  # not `records`, to save a call for each batch
-        if sequence >= 0:
+        if self.in_doubt or sequence < 0:  # a batch in doubt may be a repetition: the broker may expect a later number
+            self.expected_sequence = None
+            self.update_doubt()
+        else:
             for segment in segments:
                 sequence += segment.records
-        self.expected_sequence = sequence & 0x7FFFFFFF if sequence >= 0 else None
-        if self.in_doubt:
-            self.update_doubt()
+            self.expected_sequence = sequence & 0x7FFFFFFF
 
     def update_doubt(self) -> None:
         """Clear `in_doubt` if the queue has no built batch."""

@@ -238,6 +238,23 @@ def test_retriable_errors_deliver_each_message_once_and_in_order(
     assert world.reporter.duplicates == 0
 
 
+@pytest.mark.parametrize("code", [7])
+@pytest.mark.parametrize("is_poison", [True, False])
+def test_a_refusal_behind_a_repeated_batch_loses_no_message(make: MakeWorld, code: int, *, is_poison: bool) -> None:
+    """The repeated batch is written before the second one, so the broker expects the third and not the second."""
+    world = make()
+    hand_over(world, 1, 1)
+    world.errors.append((code, True))
+    world.step_until_settled()
+    world.cluster.poison = {3} if is_poison else set()
+    world.errors += [] if is_poison else [(42, False)]
+    hand_over(world, 1)
+    world.step_until_settled()
+    hand_over(world, 1)
+    settle(world)
+    assert log_of(world) == [0, 1, 2, 4]
+
+
 @pytest.mark.parametrize("code", [45, 47, 59, 49])
 def test_a_sequence_error_raises_the_epoch_and_is_reported(make: MakeWorld, code: int) -> None:
     world = make()
