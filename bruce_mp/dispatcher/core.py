@@ -227,7 +227,7 @@ class Dispatcher:
         for batch in [*current, *(self._builder.renumber(batch) for batch in outdated)]:
             queue = self._queues.get_or_create(batch.topic, batch.partition)
             queue.resend.append(batch)
-            queue.in_doubt = True  # requests of the earlier dispatcher may still arrive at the broker
+            queue.begin_doubt()  # requests of the earlier dispatcher may still arrive at the broker
             self._send_queue.schedule(queue)
 
     # --- RESYNC ------------------------------------------------------------------------------------------------------

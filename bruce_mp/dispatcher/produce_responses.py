@@ -222,6 +222,7 @@ class ResponseHandler:
         needs_new_epoch = rule.action is Action.BUMP_EPOCH and is_numbered
         queue.must_bump_epoch = queue.must_bump_epoch or needs_new_epoch
         if rule.may_duplicate:
+            queue.begin_doubt()
             self._builder.set_flag(batch, FLAG_IN_DOUBT)
             if not needs_new_epoch and not self._is_deduplicated(batch):
                 self._record_duplicates([batch], topic)
@@ -283,7 +284,8 @@ class ResponseHandler:
         proves_unwritten = not rule.may_duplicate and rule.code in ERROR_TABLE
         is_in_doubt = not proves_unwritten or self._builder.has_flag(batch, FLAG_IN_DOUBT)
         if is_in_doubt:
-            queue.may_have_gap = queue.in_doubt = True
+            queue.begin_doubt()
+            queue.may_have_gap = True
             following = next(chain(queue.in_flight, queue.resend), None)
             if following is not None:
                 self._builder.set_flag(following, FLAG_AFTER_GAP)

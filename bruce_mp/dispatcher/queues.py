@@ -147,6 +147,13 @@ class PartitionQueue:
                 sequence += segment.records
             self.expected_sequence = sequence & 0x7FFFFFFF
 
+    def begin_doubt(self) -> None:
+        """Set `in_doubt`; until the queue has no built batch, one batch is in flight at a time.
+
+        A broker that accepts more batches meanwhile may forget the batch in doubt, and then write a repetition of it.
+        """
+        self.in_doubt, self.expected_sequence = True, None
+
     def update_doubt(self) -> None:
         """Clear `in_doubt` if the queue has no built batch."""
         if not (self.in_flight or self.resend or self.failed):

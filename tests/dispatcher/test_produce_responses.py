@@ -238,7 +238,7 @@ def test_retriable_errors_deliver_each_message_once_and_in_order(
     assert world.reporter.duplicates == 0
 
 
-@pytest.mark.parametrize("code", [7])
+@pytest.mark.parametrize("code", [7, 20, -1])
 @pytest.mark.parametrize("is_poison", [True, False])
 def test_a_refusal_behind_a_repeated_batch_loses_no_message(make: MakeWorld, code: int, *, is_poison: bool) -> None:
     """The repeated batch is written before the second one, so the broker expects the third and not the second."""
@@ -253,6 +253,24 @@ def test_a_refusal_behind_a_repeated_batch_loses_no_message(make: MakeWorld, cod
     hand_over(world, 1)
     settle(world)
     assert log_of(world) == [0, 1, 2, 4]
+
+
+@pytest.mark.parametrize("code", [19, 20])
+def test_a_repeated_batch_is_in_flight_alone(make: MakeWorld, code: int) -> None:
+    """With new batches behind it, the broker would forget it, and write another repetition of it."""
+    world = make()
+    hand_over(world, *[1] * MAX_IN_FLIGHT)
+    world.errors.append((20, True))
+    for _ in range(MAX_IN_FLIGHT):
+        world.answer(SLOT)
+    world.advance_clock(2000)
+    assert len(hand_over(world, 1, 1, 1, 1)) == 1
+    answers = world.cluster.slow if code == 20 else world.cluster.refused
+    answers[b"t", 0] = code
+    world.answer(SLOT)
+    answers.clear()
+    settle(world)
+    assert log_of(world) == list(range(10))
 
 
 @pytest.mark.parametrize("code", [45, 47, 59, 49])
