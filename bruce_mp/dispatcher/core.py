@@ -388,10 +388,11 @@ class Dispatcher:
 
     # --- pauses ------------------------------------------------------------------------------------------------------
 
-    def on_connection_lost(self) -> None:
+    def on_connection_lost(self, *, may_have_refused: bool = False) -> None:
         """Requeue the batches in flight, and report PAUSED, so that the router reroutes all records.
 
-        A dispatcher without records does not pause: the next message opens another connection.
+        A dispatcher without records does not pause, because the next message opens another connection, unless the
+        broker may have refused messages with acks = 0, because another broker leads their partitions.
         """
         for queue in self._queues.values():
             unanswered = queue.fail_in_flight()
@@ -404,7 +405,7 @@ class Dispatcher:
         self._hand_back_start_ms = None  # no response is outstanding any longer
         if self._must_hand_back_all:
             self._finish_hand_back()
-        elif any(queue.has_work for queue in self._queues.values()):
+        elif may_have_refused or any(queue.has_work for queue in self._queues.values()):
             self._is_paused = True
             self._outbox.append(Parcel(ParcelKind.PAUSED, partition=EVERYTHING))
 

@@ -108,6 +108,9 @@ class ProduceSession:
         """The batches of each request without a response, by correlation id."""
         self._unwritten: list[BuiltBatch] = []
         """The batches of the last request with acks = 0, until the socket has accepted all bytes of the request."""
+        self._may_refuse_until = 0.0
+        """The time until which the end of a connection may be the answer to a request with acks = 0: a broker that
+        refuses such a request closes the connection."""
         self._is_repeat_scheduled = False
         """True if a call of `_repeat_pauses` is scheduled."""
         self._status = ConnectionStatus(
@@ -222,6 +225,7 @@ class ProduceSession:
         self._row.add(Counter.SendProduceRequestOk)
         if acks == 0:
             self._unwritten = batches
+            self._may_refuse_until = time.monotonic() + self._config.delivery.kafka_socket_timeout_s
         else:
             self._requests[request.correlation_id] = batches
         self._socket.send(request.buffers)
@@ -255,13 +259,7 @@ class ProduceSession:
         elif isinstance(event, MetadataReceived):
             self._on_metadata(event.metadata.cluster_id)
         elif isinstance(event, Closed):
-            log.info("Broker %s closed an idle connection; the next message opens another.", self._broker.node)
-            self._row.add(Counter.ConnectorSocketBrokerClose)
-            self._status.on_closed()
-            is_lost = bool(self._unwritten)
-            self._clear_connection()
-            if is_lost:
-                self._on_lost()
+            self._on_closed_by_broker()
         elif isinstance(event, Failed):
             self._on_failed(event)
 
@@ -330,6 +328,22 @@ class ProduceSession:
         if response.throttle_ms and self._socket.connection.capabilities.expects_client_throttling:
             self._core.throttle_until(time.monotonic() + min(response.throttle_ms / 1000, _MAX_THROTTLE_S))
 
+    def _on_closed_by_broker(self) -> None:
+        """Open another connection for the next message; if messages may have been refused, first get new metadata."""
+        self._row.add(Counter.ConnectorSocketBrokerClose)
+        self._status.on_closed()
+        is_lost = bool(self._unwritten) or self._may_have_refused
+        self._clear_connection()
+        if is_lost:
+            log.warning("Broker %s closed the connection, and may have refused its last messages.", self._broker.node)
+            self._on_lost()
+        else:
+            log.info("Broker %s closed an idle connection; the next message opens another.", self._broker.node)
+
+    @property
+    def _may_have_refused(self) -> bool:
+        return time.monotonic() < self._may_refuse_until
+
     def _on_failed(self, event: Failed) -> None:
         log.log(
             logging.ERROR if event.cause.needs_operator else logging.WARNING,
@@ -343,7 +357,7 @@ class ProduceSession:
         self._on_lost()
 
     def _on_lost(self) -> None:
-        self._core.on_connection_lost()
+        self._core.on_connection_lost(may_have_refused=self._may_have_refused)
         self._schedule_repeat()
 
     def _clear_connection(self) -> None:

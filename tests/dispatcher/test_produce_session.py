@@ -20,7 +20,14 @@ from bruce_mp.ipc.frames import EVERYTHING, Parcel, ParcelKind
 from bruce_mp.ipc.loop import Loop
 from bruce_mp.ipc.start import Start
 from bruce_mp.protocol.kafka.api_versions import BEFORE_API_VERSIONS, BrokerCapabilities
-from bruce_mp.protocol.kafka.connection_events import Closed, ConnectionReady, Failed, FailureCause, ProduceAcked
+from bruce_mp.protocol.kafka.connection_events import (
+    Closed,
+    ConnectionReady,
+    EncodedRequest,
+    Failed,
+    FailureCause,
+    ProduceAcked,
+)
 from bruce_mp.protocol.kafka.kafka_types import PartitionAck, ProduceResponse
 from bruce_mp.slab.producer_id import disable_idempotence, store_producer
 from bruce_mp.slab.rows import ProcessRow
@@ -40,6 +47,7 @@ if TYPE_CHECKING:
     from bruce_mp.ipc.loop import Timer
     from bruce_mp.network.broker_socket import BrokerSocket
     from bruce_mp.pipeline.msg_debug import WireTap
+    from bruce_mp.protocol.kafka.connection_events import Event
     from bruce_mp.slab.file import Slab
 
 NOT_LEADER: Final = 6
@@ -75,11 +83,16 @@ class FakeSocket:
     certificate_ends_s = None
 
     def __init__(self, capabilities: BrokerCapabilities) -> None:
-        self.connection = SimpleNamespace(capabilities=capabilities)
+        self.connection = SimpleNamespace(
+            capabilities=capabilities, request_produce=lambda *_, **__: EncodedRequest(1, [])
+        )
         self.is_blocked = self.is_closed = False
 
     def open(self) -> None:
         """Connect to nothing."""
+
+    def send(self, buffers: list[bytes]) -> None:
+        """Accept all bytes."""
 
     def close(self) -> None:
         self.is_closed = True
@@ -196,6 +209,26 @@ def test_an_idle_connection_that_closes_is_lost_only_with_unwritten_bytes(slab: 
     session._on_event(Closed())
     assert (ALL_PAUSED in core.drain_outbox()) == has_unwritten
     assert counted(slab) == {Counter.ConnectorSocketBrokerClose: 1}
+
+
+@pytest.mark.parametrize("end", [Closed(), Failed(RemoteProtocolError("reset"), FailureCause.CLOSED_BY_BROKER, ())])
+@pytest.mark.parametrize(("idle_s", "is_lost"), [(1, True), (600, False)])
+def test_a_connection_that_ends_after_messages_without_acknowledgement_is_lost(
+    slab: Slab, monkeypatch: pytest.MonkeyPatch, end: Event, idle_s: int, *, is_lost: bool
+) -> None:
+    """The end is the only answer of a broker that no longer leads the partition."""
+    core = synced_dispatcher(slab)
+    session = new_session(slab, core, RecordingLoop(), required_acks=0)
+    session._on_event(ConnectionReady(NEW))
+    session._encoder = cast("BatchEncoder", SimpleNamespace(encode_uncompressed=lambda *_: ()))
+    assign(slab, core, [[RECORD]])
+    session.send_requests()
+    assert core._row.counters[Counter.MsgDelivered] == 1
+    now = time.monotonic() + idle_s
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    core.drain_outbox()
+    session._on_event(end)
+    assert (ALL_PAUSED in core.drain_outbox()) == is_lost
 
 
 def test_an_outdated_connection_is_closed_when_its_bytes_are_sent(slab: Slab) -> None:
