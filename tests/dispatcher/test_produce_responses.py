@@ -323,6 +323,26 @@ def test_numbers_are_not_used_twice_while_an_old_request_may_arrive(make: MakeWo
     assert len(log) == len(set(log))
 
 
+def test_numbers_of_a_discarded_batch_are_not_used_again_while_its_request_may_arrive(make: MakeWorld) -> None:
+    world = make(limited(1))
+    hand_over(world, 1, 1)
+    world.break_connection(SLOT)
+    node, requests = world.stray.pop()
+    for batch in requests.popleft().content:
+        world.cluster.produce(node, batch)
+    while sum(world.held().values()) > 1:
+        world.step_all()
+    world.cluster.refused[b"t", 0] = 19
+    step_until_discarded(world, 1)
+    world.cluster.refused.clear()
+    hand_over(world, 1)
+    world.answer(SLOT)
+    world.stray.append((node, requests))
+    world.execute_stray()
+    settle(world)
+    assert log_of(world) == [0, 1, 2, 3]
+
+
 def test_a_refusal_does_not_resolve_earlier_uncertain_batches(make: MakeWorld) -> None:
     """All is written, the answers are lost, and then the permission is gone for a moment."""
     world = make()
