@@ -354,6 +354,7 @@ class ResponseHandler:
     def _stop_numbering(self, queue: PartitionQueue, topic: bytes) -> None:
         self._record_renumbered(queue, topic)
         self._builder.stop_numbering(queue.topic, queue.partition)
+        queue.expected_sequence = None
         log.error(
             "Topic %s, partition %d: its message format has no sequence numbers; its messages are delivered "
             "at least once. Raise the topic's message.format.version and restart the daemon.",

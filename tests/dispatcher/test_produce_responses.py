@@ -510,6 +510,20 @@ def test_a_topic_without_sequence_number_support_is_sent_without_them(make: Make
     assert world.reporter.duplicates == 2
 
 
+def test_batches_that_lose_their_sequence_numbers_stay_in_order(make: MakeWorld) -> None:
+    """The broker would accept an unnumbered batch behind a refused one."""
+    world = make()
+    hand_over(world, 1, 1)
+    world.errors += [(43, False)] * 2
+    world.answer(SLOT)
+    world.answer(SLOT)
+    world.send_request(SLOT)
+    world.send_request(SLOT)
+    world.errors.append((19, False))
+    settle(world)
+    assert log_of(world) == [0, 1, 2]
+
+
 def test_error_43_discards_a_batch_without_sequence_numbers(make: MakeWorld) -> None:
     world = make()
     PartitionTable(world.slab).store_next_sequence(TOPIC, 0, 0, LAST_EPOCH)
