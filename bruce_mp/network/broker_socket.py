@@ -114,6 +114,8 @@ class BrokerSocket:
         self._socket: socket.socket | None = None
         self._addresses: deque[Address] = deque()
         self._unsent: deque[memoryview] = deque()
+        self._write_deadline: float | None = None
+        """The time until which the kernel must accept a byte of `_unsent`; None if it has not refused any."""
         self._deadline_timer: Timer | None = None
         """The timer for the connection's next deadline."""
         self._deadline_timer_time = 0.0
@@ -163,7 +165,6 @@ class BrokerSocket:
     def _reopen(self, negotiation: Negotiation) -> None:
         """Open another connection to the broker, with another version negotiation."""
         self._drop_socket()
-        self._unsent.clear()
         self._negotiation = negotiation
         self.connection = self._new_connection()
         self.open()
@@ -197,7 +198,6 @@ class BrokerSocket:
             if timer is not None:
                 timer.cancel()
         self._drop_socket()
-        self._unsent.clear()
 
     def _drop_socket(self) -> None:
         if self._address_timer is not None:
@@ -207,7 +207,8 @@ class BrokerSocket:
             self._loop.unwatch(self._socket)
             self._socket.close()
             self._socket = None
-        self._tls = None
+        self._tls = self._write_deadline = None
+        self._unsent.clear()
 
     # --- connecting --------------------------------------------------------------------------------------------------
 
@@ -299,7 +300,9 @@ class BrokerSocket:
             while self._unsent:
                 buffers = [self._unsent[index] for index in range(min(_MAX_BUFFERS, len(self._unsent)))]
                 self._remove_sent(self._socket.sendmsg(buffers))
+                self._write_deadline = None
         except BlockingIOError:
+            self._write_deadline = self._write_deadline or time.monotonic() + self._timeout_s
             self._loop.watch(self._socket, self._on_socket_events, select.POLLIN | select.POLLOUT)
             return
         except OSError as error:
@@ -425,9 +428,10 @@ class BrokerSocket:
 
         A timer that fires before this deadline stays set: when it fires, it calls this function again.
         """
-        deadline = self.connection.next_deadline()
-        if self._is_closed or deadline is None:
+        deadlines = [each for each in (self.connection.next_deadline(), self._write_deadline) if each is not None]
+        if self._is_closed or not deadlines:
             return
+        deadline = min(deadlines)
         if self._deadline_timer is not None:
             if self._deadline_timer_time <= deadline:
                 return
@@ -437,7 +441,11 @@ class BrokerSocket:
 
     def _on_deadline_timer(self) -> None:
         self._deadline_timer = None
-        self._handle_events(self.connection.check_deadline(time.monotonic()))
+        now = time.monotonic()
+        self._handle_events(self.connection.check_deadline(now))
+        if self._write_deadline is not None and now >= self._write_deadline:
+            text = f"Broker {self._name} accepted no bytes for {self._timeout_s:g} s."
+            self._fail(text, FailureCause.TIMED_OUT)
         self._set_deadline_timer()
 
 

@@ -139,10 +139,10 @@ class Client:
     def wait_ready(self) -> None:
         assert isinstance(self.next_event(), ConnectionReady)
 
-    def send_produce(self, size: int) -> bytes:
+    def send_produce(self, size: int, acks: int = -1) -> bytes:
         """Send a Produce request with `size` bytes of records and return its bytes."""
         data = [PartitionData(b"t", 0, b"r" * size)]
-        sent = self.socket.connection.request_produce(data, time.monotonic(), acks=-1, timeout_ms=1000)
+        sent = self.socket.connection.request_produce(data, time.monotonic(), acks=acks, timeout_ms=1000)
         self.socket.send(sent.buffers)
         return b"".join(sent.buffers)
 
@@ -449,6 +449,27 @@ def test_a_request_without_a_response_times_out(stack: ExitStack, server: Server
     assert isinstance(event, Failed)
     assert event.cause is FailureCause.TIMED_OUT
     assert ANSWER_S <= time.monotonic() - start < TIMEOUT_S
+
+
+def test_a_request_of_which_no_byte_is_accepted_times_out(stack: ExitStack, server: Server) -> None:
+    """With acks = 0 there is no response to wait for.  A broker that reads slowly has more time."""
+
+    def script(peer: socket.socket) -> None:
+        agree_on_versions(peer)
+        for _ in range(8):
+            time.sleep(ANSWER_S / 4)
+            read_exactly(peer, 1_000_000)
+
+    played = server.play(script)
+    client = Client(stack, Names(server.address), timeout_s=ANSWER_S)
+    client.wait_ready()
+    client.send_produce(40_000_000, acks=0)
+    client.run_until(played.done)
+    assert not client.events
+    event = client.next_event()
+    assert isinstance(event, Failed)
+    assert event.cause is FailureCause.TIMED_OUT
+    assert "accepted no bytes" in str(event.error)
 
 
 def test_garbage_from_the_broker_fails_the_connection(stack: ExitStack, server: Server) -> None:
