@@ -145,7 +145,7 @@ class ResponseHandler:
         """
         if queue.failed or queue.renumber_from is not None:
             return True
-        has_gap = queue.may_have_gap or self._builder.has_flag(batch, FLAG_AFTER_GAP)
+        has_gap = queue.gap_end is not None or self._builder.has_flag(batch, FLAG_AFTER_GAP)
         if queue.expected_sequence is None:
             # The number that the broker expects is unknown.  So set `in_doubt`, which lets `renumber` bump the epoch.
             if has_gap:
@@ -285,7 +285,7 @@ class ResponseHandler:
         is_in_doubt = not proves_unwritten or self._builder.has_flag(batch, FLAG_IN_DOUBT)
         if is_in_doubt:
             queue.begin_doubt()
-            queue.may_have_gap = True
+            queue.begin_gap(batch)
             following = next(chain(queue.in_flight, queue.resend), None)
             if following is not None:
                 self._builder.set_flag(following, FLAG_AFTER_GAP)
@@ -321,7 +321,7 @@ class ResponseHandler:
         if is_expected and queue.renumber_from is None and not has_unsettled_earlier:
             queue.renumber_from = batch.base_sequence
         else:
-            queue.may_have_gap = True
+            queue.begin_gap(batch)
 
     def _discard(self, segments: Iterable[Segment], reason: DiscardReason, topic: bytes) -> None:
         self._row.add(Counter.ConnectorGotDiscardAck)
@@ -340,15 +340,15 @@ class ResponseHandler:
         else:
             self._builder.set_next_sequence(queue.topic, queue.partition, queue.renumber_from)
         queue.resend = [self._builder.renumber(batch) for batch in queue.resend]
-        queue.renumber_from = None
-        queue.must_bump_epoch = queue.may_have_gap = queue.must_stop_numbering = False
+        queue.renumber_from = queue.gap_end = None
+        queue.must_bump_epoch = queue.must_stop_numbering = False
 
     def skip_sequence_gap(self, queue: PartitionQueue) -> None:
         """Bump the producer epoch of a queue that goes back to the router, if its sequence numbers may have a gap.
 
         If the queue has built batches, no bump is needed, because the first batch has FLAG_AFTER_GAP.
         """
-        if queue.may_have_gap and not queue.resend and not queue.failed:
+        if queue.gap_end is not None and not queue.resend and not queue.failed:
             self._builder.bump_epoch(queue.topic, queue.partition)
 
     def _stop_numbering(self, queue: PartitionQueue, topic: bytes) -> None:

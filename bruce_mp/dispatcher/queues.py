@@ -26,6 +26,8 @@ from collections import deque
 from enum import Enum, unique
 from typing import TYPE_CHECKING, Final
 
+from bruce_mp.slab.runs import next_sequence
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -54,8 +56,8 @@ class PartitionQueue:
     """The batches and records of one partition.  Times are in seconds of a monotonic clock."""
 
     __slots__ = (
-        "backoff_count", "backoff_end", "entry_offset", "expected_sequence", "failed", "in_doubt", "in_flight",
-        "is_scheduled", "may_have_gap", "must_back_off", "must_bump_epoch", "must_hand_back", "must_pause",
+        "backoff_count", "backoff_end", "entry_offset", "expected_sequence", "failed", "gap_end", "in_doubt",
+        "in_flight", "is_scheduled", "must_back_off", "must_bump_epoch", "must_hand_back", "must_pause",
         "must_stop_numbering", "partition", "ready", "renumber_from", "resend", "state", "topic",
     )  # fmt: skip
 
@@ -91,8 +93,9 @@ class PartitionQueue:
         """True if a back-off starts once the queue is drained."""
         self.renumber_from: int | None = None
         """The first sequence number of the batches once the queue is drained; None if they keep their numbers."""
-        self.may_have_gap = False
-        """True if a discarded batch may have left a gap in the sequence numbers; the next response shows if so."""
+        self.gap_end: int | None = None
+        """The first sequence number behind the last gap that discarded batches may have left; the response to a later
+        batch shows if there is a gap.  None if there is certainly no gap."""
         self.must_bump_epoch = False
         """True if the producer epoch is bumped (incremented) once the queue is drained."""
         self.must_stop_numbering = False
@@ -137,15 +140,24 @@ class PartitionQueue:
         """Remove an accepted batch from the batches in flight, and advance the expected sequence number."""
         self.in_flight.remove(batch)
         self.backoff_count = 0
-        self.may_have_gap = False
         _, _, _, sequence, segments = batch  # not `records`, to save a call for each batch
+        if sequence >= 0:
+            for segment in segments:
+                sequence += segment.records
+            sequence &= 0x7FFFFFFF
+        if self.gap_end is not None and (sequence < 0 or _is_before(self.gap_end, sequence)):
+            self.gap_end = None
         if self.in_doubt or sequence < 0:  # a batch in doubt may be a repetition: the broker may expect a later number
             self.expected_sequence = None
             self.update_doubt()
         else:
-            for segment in segments:
-                sequence += segment.records
-            self.expected_sequence = sequence & 0x7FFFFFFF
+            self.expected_sequence = sequence
+
+    def begin_gap(self, batch: BuiltBatch) -> None:
+        """Note that the discard of a batch, or of some of its records, may have left a gap."""
+        end = next_sequence(batch.base_sequence, batch.records)
+        if self.gap_end is None or _is_before(self.gap_end, end):
+            self.gap_end = end
 
     def begin_doubt(self) -> None:
         """Set `in_doubt`; until the queue has no built batch, one batch is in flight at a time.
@@ -184,6 +196,11 @@ class PartitionQueue:
         self.in_doubt = self.must_hand_back = False
         self._reset_error_state()
         return built, unbuilt
+
+
+def _is_before(sequence: int, other: int) -> bool:
+    """Return True if `sequence` precedes `other`; sequence numbers wrap at 2**31."""
+    return 0 < (other - sequence) & 0x7FFFFFFF < 1 << 30
 
 
 class Queues(dict[tuple[int, int], PartitionQueue]):

@@ -90,7 +90,7 @@ class BatchBuilder:
         """Append batches that are about to be sent to the batches in flight of their queues."""
         for queue, batch in built:
             queue.backoff_end = 0.0  # the queue's back-off is over
-            if queue.may_have_gap:
+            if queue.gap_end is not None:
                 self.set_flag(batch, lay.FLAG_AFTER_GAP)
             queue.in_flight.append(batch)
 

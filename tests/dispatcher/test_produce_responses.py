@@ -367,6 +367,20 @@ def test_a_sequence_gap_of_the_daemon_is_no_possible_duplicate(make: MakeWorld) 
     assert world.reporter.duplicates == 0
 
 
+def test_a_gap_behind_the_rest_of_a_refused_batch_is_no_possible_duplicate(make: MakeWorld) -> None:
+    """Another leader finds it, and only after the rest is accepted."""
+    world = make(limited(1))
+    world.names_refused, world.cluster.poison = True, {1}
+    hand_over(world, 2)
+    world.cluster.leaders[b"t", 0] = 2
+    world.step_until_settled()
+    world.cluster.leaders[b"t", 0] = 1
+    world.send_one(b"t")
+    settle(world)
+    assert log_of(world) == [0, 2, 3]
+    assert world.reporter.duplicates == 0
+
+
 def test_sequence_numbers_are_not_reused_when_the_connection_breaks(make: MakeWorld) -> None:
     """The first batch is given up and its numbers would be free, but the others of the pipeline may yet arrive."""
     world = make()

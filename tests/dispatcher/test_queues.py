@@ -46,9 +46,9 @@ def test_the_last_successful_ack_clears_the_in_doubt_state() -> None:
     queue = PartitionQueue(1, 0)
     batches = [BuiltBatch(1, 0, 0, 0, (SEGMENT, SEGMENT)), BuiltBatch(1, 0, 0, 2, (SEGMENT,))]
     queue.in_flight.extend(batches)
-    queue.in_doubt = queue.may_have_gap = True
+    queue.in_doubt = True
     queue.on_accepted(batches[0])
-    assert (queue.in_doubt, queue.may_have_gap, queue.expected_sequence) == (True, False, None)
+    assert (queue.in_doubt, queue.expected_sequence) == (True, None)
     queue.on_accepted(batches[1])
     assert (queue.in_doubt, queue.expected_sequence) == (False, None)
 
@@ -59,3 +59,18 @@ def test_an_accepted_batch_sets_the_expected_sequence_number(base: int, expected
     queue.in_flight.append(BuiltBatch(1, 0, 0, base, (SEGMENT, SEGMENT)))
     queue.on_accepted(queue.in_flight[0])
     assert (queue.in_flight, queue.expected_sequence) == ([], expected)
+
+
+@pytest.mark.parametrize("base", [0, 2**31 - 3])
+def test_only_a_batch_behind_all_gaps_shows_that_there_is_none(base: int) -> None:
+    numbers = [(base + index) & 0x7FFFFFFF for index in range(6)]
+    queue = PartitionQueue(1, 0)
+    batches = [BuiltBatch(1, 0, 0, number, (SEGMENT,)) for number in numbers]
+    queue.begin_gap(batches[4])
+    queue.begin_gap(batches[1])
+    found = []
+    for batch in (batches[0], batches[2], batches[5]):
+        queue.in_flight.append(batch)
+        queue.on_accepted(batch)
+        found.append(queue.gap_end)
+    assert found == [numbers[5], numbers[5], None]

@@ -20,7 +20,7 @@ def test_a_sent_batch_ends_the_back_off_and_stores_a_gap_before_it(slab: Slab, *
     core.on_connected(broker_deduplicates=True)
     assign(slab, core, [[KafkaRecord(1_700_000_000_000, b"k", b"v")]])
     queue = core._queues[1, 0]
-    queue.may_have_gap, queue.backoff_end = may_have_gap, 3.0
+    queue.gap_end, queue.backoff_end = 0 if may_have_gap else None, 3.0
     assert not core.next_request(0, 2.0)
     (batch,) = core.next_request(0, 4.0)
     assert queue.backoff_end == 0
