@@ -271,6 +271,9 @@ class ResponseHandler:
         is_in_doubt = self._builder.has_flag(batch, FLAG_IN_DOUBT)
         if rest is not None:
             # Number the rest before the discard, or a recovery might take the rest for a part of the previous batch.
+            # The rest gets numbers of the refused records, so these must not have them any longer.
+            for segment in refused:
+                self._builder.clear_sequences(segment, batch.partition)
             self._builder.write_sequences(rest)
             if is_in_doubt:
                 self._builder.set_flag(rest, FLAG_IN_DOUBT)

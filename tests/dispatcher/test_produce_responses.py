@@ -672,6 +672,18 @@ def test_records_named_by_the_response_are_discarded_immediately(make: MakeWorld
     assert world.reporter.discarded == {DiscardReason.KAFKA_ERROR_ACK: 4}
 
 
+@pytest.mark.parametrize("kill_at", range(8))
+def test_a_death_before_the_discard_of_a_record_loses_no_other(make: MakeWorld, kill_at: int) -> None:
+    """The broker accepts the record when it is sent again, under other numbers than the rest of its batch has."""
+    world = make()
+    world.names_refused, world.cluster.poison = True, {1}
+    hand_over(world, 2)
+    world.answer(SLOT, kill_at=kill_at)
+    world.cluster.poison = set()
+    world.step_until_settled()
+    assert len(set(log_of(world))) == 3 - sum(count_books(world.slab).discarded.values())
+
+
 def test_remaining_records_of_a_batch_are_settled_in_bounded_transactions(
     make: MakeWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
