@@ -70,12 +70,12 @@ SUPER_CLUSTER_ID: Final = 144  # the id of the Kafka cluster that the messages a
 CLUSTER_ID_MAX: Final = 128  # bytes; a longer id is cut, but Kafka's own ids have 22 characters
 SUPER_SHARES: Final = 1024  # u8 for each share of chunks (slab/shares.py): the row of the owning input, 0 = free
 SHARES_MAX: Final = 1024  # maximum number of shares
+SUPER_SPILL_PATH: Final = 2048  # the directory of the spill files (supervisor): see DIRECTORY_MAX
 SUPER_JOURNALED: Final = 3072  # u64 for each input row: the RUN_TICKET up to which the journal has the row's held runs
 SUPER_JOURNALED_MS: Final = 3312  # i64, steady time of the journal's last write, 0 = none (journal process)
 SUPER_RESTORING: Final = 3320  # u32, 1 while the supervisor fills a new slab from the journal
-SUPER_JOURNAL_PATH_LENGTH: Final = 3324  # u32, bytes of the path, stored after it; 0 = no journal (supervisor)
-SUPER_JOURNAL_PATH: Final = 3328  # the directory of the journal
-JOURNAL_PATH_MAX: Final = 768  # the rest of the page
+SUPER_JOURNAL_PATH: Final = 3324  # the directory of the journal (supervisor): see DIRECTORY_MAX
+DIRECTORY_MAX: Final = 768  # bytes of a path, behind a u32, stored last, with their number; 0 = no directory or unknown
 
 # --- topic table: entry 0 is never used, so that topic number 0 means "not numbered" -----------------------------
 TOPIC_ENTRY: Final = 272  # bytes of an entry
@@ -326,7 +326,9 @@ def stream_number(arrival: int) -> int:
 
 
 assert SUPER_CLUSTER_ID + CLUSTER_ID_MAX <= SUPER_SHARES
-assert SUPER_SHARES + SHARES_MAX <= SUPER_JOURNALED
+assert SUPER_SHARES + SHARES_MAX <= SUPER_SPILL_PATH
+assert SUPER_SPILL_PATH + 4 + DIRECTORY_MAX <= SUPER_JOURNALED
+assert SUPER_JOURNAL_PATH + 4 + DIRECTORY_MAX <= PAGE
 assert SUPER_JOURNALED + 8 * INPUT_ROW_COUNT <= SUPER_JOURNALED_MS < SUPER_RESTORING < PAGE
 assert RUN.size == RUN_HEADER
 assert RECORD.size == RECORD_HEADER

@@ -15,11 +15,22 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from bruce_mp.errors import SlabError
+from bruce_mp.slab import layout as lay
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["LINK", "check_owner", "create_private_directory", "is_foreign", "remove_private_directory"]
+    from bruce_mp.slab.file import Slab
+
+__all__ = [
+    "LINK",
+    "check_owner",
+    "create_private_directory",
+    "is_foreign",
+    "remove_private_directory",
+    "store_directory",
+    "stored_directory",
+]
 
 LINK: Final = "slab"
 """The name of the link to the slab that owns a directory."""
@@ -67,6 +78,20 @@ def remove_private_directory(path: Path) -> None:
     if list(path.iterdir()) == [path / LINK]:
         (path / LINK).unlink()
     path.rmdir()
+
+
+def stored_directory(slab: Slab, field: int) -> bytes:
+    """Return the path of a directory from a field of the superblock; empty if there is none, or if it is unknown."""
+    length = min(slab.words[field >> 2], lay.DIRECTORY_MAX)
+    return bytes(slab.view[field + 4 : field + 4 + length])
+
+
+def store_directory(slab: Slab, field: int, path: bytes) -> None:
+    """Store the path of a directory in a field of the superblock.  If it is too long, store an empty path."""
+    slab.words[field >> 2] = 0
+    if len(path) <= lay.DIRECTORY_MAX:
+        slab.view[field + 4 : field + 4 + len(path)] = path
+        slab.words[field >> 2] = len(path)
 
 
 def _resolved(slab: Path) -> Path:

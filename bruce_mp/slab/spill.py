@@ -31,7 +31,13 @@ from typing import TYPE_CHECKING, Final
 from bruce_mp.errors import SlabError
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.attempt_registry import AttemptRegistry
-from bruce_mp.slab.private_directory import create_private_directory, is_foreign, remove_private_directory
+from bruce_mp.slab.private_directory import (
+    create_private_directory,
+    is_foreign,
+    remove_private_directory,
+    store_directory,
+    stored_directory,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
@@ -293,11 +299,27 @@ class SpillDirectory:
             "daemon again."
         ) from error
 
-    def check_readable(self, slab: Slab) -> None:
-        """Raise SlabError if a new worker could not read files that it would need."""
+    def check(self, slab: Slab) -> None:
+        """Raise SlabError if a new worker could not find or read files that it would need."""
+        earlier = stored_directory(slab, lay.SUPER_SPILL_PATH)
+        has_moved = earlier not in {b"", bytes(self.path)}
         for row in lay.STREAM_ROWS:
-            for file in self.files(row, are_needed=needs_spill_files(slab, row)).values():
+            files = self.files(row) if needs_spill_files(slab, row) else {}
+            for file in files.values():
                 file.close()
+            if has_moved and not files and spilled_message_count(slab, row):
+                raise self._moved(Path(os.fsdecode(earlier)))
+
+    def _moved(self, earlier: Path) -> SlabError:
+        return SlabError(
+            f"The slab {self._slab_path} has messages in spill files in {earlier}, but {SPILL_SETTING} now leads to "
+            f"{self.path}. Set {SPILL_SETTING} to {earlier.parent}, or move {earlier} to {self.path}. If the files are "
+            f"gone, start the daemon once with {SPILL_SETTING} = {earlier.parent}: it then discards their messages."
+        )
+
+    def record(self, slab: Slab) -> None:
+        """Store the directory in the slab, after `check`."""
+        store_directory(slab, lay.SUPER_SPILL_PATH, bytes(self.path))
 
     def remove_outdated(self) -> int:
         """Remove files of earlier slabs; return the number of lost messages: unfed ones of complete attempts.

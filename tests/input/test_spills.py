@@ -362,6 +362,31 @@ def test_messages_in_a_directory_without_permission_are_not_lost(slab: Slab) -> 
     assert_books(slab, 500)
 
 
+@pytest.mark.parametrize("are_moved", [True, False])
+def test_messages_in_another_directory_are_not_lost(slab: Slab, are_moved: bool) -> None:
+    """The operator moves the files to the new directory, or sets the old one again."""
+    earlier, other = (SpillDirectory.for_slab(slab, f"{slab.path}.{name}") for name in ("spill", "other"))
+    rows = range(WORKER_ROW, WORKER_ROW + 1)
+    recover_inputs(slab, rows, earlier)
+    completed(slab)
+    spilled_count = spilled_total(slab)
+    for _ in range(2):
+        with pytest.raises(
+            SlabError, match=rf"in {earlier.path}, but .* Set input.streams.spill_dir to {slab.path.parent}"
+        ):
+            recover_inputs(slab, rows, other)
+    assert (spilled_total(slab), count_books(slab).discarded) == (spilled_count, {})
+    if are_moved:
+        earlier.path.rename(other.path)
+        recover_inputs(slab, rows, other)
+        other.path.rename(earlier.path)
+    sink = Sink(slab)
+    drain(worker_of(slab), sink)
+    assert sorted(sink.numbers) == list(range(500))
+    assert_books(slab, 500)
+    recover_inputs(slab, rows, other)  # the slab has no messages in files
+
+
 def test_a_fed_file_in_a_directory_without_permission_is_not_fed_again(
     slab: Slab, monkeypatch: pytest.MonkeyPatch
 ) -> None:

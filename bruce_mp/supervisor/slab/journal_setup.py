@@ -21,7 +21,7 @@ from bruce_mp.journal.journal_file import Journal, JournalContent, boot_id, read
 from bruce_mp.journal.recorder import JOURNAL, JournalRecorder
 from bruce_mp.journal.restorer import restore
 from bruce_mp.slab import layout as lay
-from bruce_mp.slab.private_directory import is_foreign, remove_private_directory
+from bruce_mp.slab.private_directory import is_foreign, remove_private_directory, store_directory, stored_directory
 from bruce_mp.slab.producer_id import store_cluster
 from bruce_mp.telemetry.clock import steady_ms, wall_ms
 from bruce_mp.telemetry.logs import NOTICE, plural
@@ -161,10 +161,10 @@ class JournalSetup:
         If the slab had its journal in another directory, remove that journal. Otherwise the old journal would replace
         the slab if the configuration named that directory again.
         """
-        old_path = _journal_path(slab)
+        old_path = stored_directory(slab, lay.SUPER_JOURNAL_PATH)
         if old_path and (directory is None or not _is_same_directory(Path(os.fsdecode(old_path)), directory)):
             JournalSetup.remove(Path(os.fsdecode(old_path)), slab.path)
-        _store_journal_path(slab, b"" if directory is None else bytes(directory))
+        store_directory(slab, lay.SUPER_JOURNAL_PATH, b"" if directory is None else bytes(directory))
 
     def _restore(self, slab: Slab, content: JournalContent, partitioners: PartitionerOfTopic | None) -> None:
         """Restore the messages of a journal into an empty slab."""
@@ -273,19 +273,6 @@ def _is_same_directory(one: Path, other: Path) -> bool:
         return one.samefile(other)
     except (OSError, ValueError):
         return one == other
-
-
-def _journal_path(slab: Slab) -> bytes:
-    length = min(slab.words[lay.SUPER_JOURNAL_PATH_LENGTH >> 2], lay.JOURNAL_PATH_MAX)
-    return bytes(slab.view[lay.SUPER_JOURNAL_PATH : lay.SUPER_JOURNAL_PATH + length])
-
-
-def _store_journal_path(slab: Slab, path: bytes) -> None:
-    """Store the path in the slab. If it is too long, store that there is no path."""
-    slab.words[lay.SUPER_JOURNAL_PATH_LENGTH >> 2] = 0
-    if len(path) <= lay.JOURNAL_PATH_MAX:
-        slab.view[lay.SUPER_JOURNAL_PATH : lay.SUPER_JOURNAL_PATH + len(path)] = path
-        slab.words[lay.SUPER_JOURNAL_PATH_LENGTH >> 2] = len(path)
 
 
 def _first_page_of(path: Path) -> bytes | None:

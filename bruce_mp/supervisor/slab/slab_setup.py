@@ -253,8 +253,10 @@ def recover_inputs(slab: Slab, rows: Sequence[int], spills: SpillDirectory) -> N
     """Finish the work of the previous daemon's inputs, and assign all used chunks to the inputs with these `rows`.
 
     There may be fewer inputs than before; the input of the first row then also gets the chunks of inputs that no longer
-    exist. Call this before any process starts.
+    exist. Call this before any process starts. Raise SlabError if spill files that hold messages are elsewhere.
     """
+    spills.check(slab)
+    spills.record(slab)
     spans = [(first_chunk, chunk_count) for first_chunk, _, chunk_count, _ in used_chunk_headers(slab)]
     owners = {slab.owner_of(chunk) for chunk, _ in spans}
     unresolved = _unresolved_rows(spills)

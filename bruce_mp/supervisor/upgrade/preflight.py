@@ -51,7 +51,7 @@ class PreflightReport(msgspec.Struct, frozen=True):
 def load_and_report(config: Config, programs: Programs) -> PreflightReport:
     """Import all programs, and return the report of this code. An error of an import is raised as it is.
 
-    Raise SlabError if the new code could not read the spill files: it would end the old inputs, and then end itself.
+    Raise SlabError if the new code could not find or read the spill files: it would end the old inputs, then itself.
     """
     for program in programs:
         importlib.import_module(program)
@@ -66,7 +66,7 @@ def _check_spill_files(config: Config) -> None:
         slab = Slab(Path(config.slab_path), private=True)
     except SlabError:
         return  # there is no slab, or none that this code would adopt
-    SpillDirectory.for_slab(slab, config.spill_path).check_readable(slab)
+    SpillDirectory.for_slab(slab, config.spill_path).check(slab)
 
 
 class Preflight:

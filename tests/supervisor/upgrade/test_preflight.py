@@ -67,6 +67,16 @@ def test_code_that_may_not_read_the_spill_files_would_not_start(
         load_and_report(config, PROGRAMS)
 
 
+def test_code_that_expects_the_spill_files_elsewhere_would_not_start(tmp_path: Path) -> None:
+    with new_slab() as slab:
+        config = config_of(tmp_path, slab.path)
+        SpillDirectory.for_slab(slab, tmp_path / "earlier").record(slab)
+        load_and_report(config, PROGRAMS)
+        ProcessRow(slab, lay.STREAM_ROWS[0]).add(lay.SPILL_IN, 3)
+        with pytest.raises(SlabError, match=f"has messages in spill files in {tmp_path}/earlier, but"):
+            load_and_report(config, PROGRAMS)
+
+
 @pytest.mark.process
 def test_a_report_with_a_long_path_is_read_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     report = PreflightReport("1.0", 1, f"/{'s' * 3000}", "/run/bruce")
