@@ -76,6 +76,10 @@ NOT_UNDERSTOOD: Final = Ending(
 )
 
 
+def _spill_failed(error: Exception) -> Ending:
+    return Ending(EndReason.SPILL_FAILED, f"its spill file cannot be written: {error}".rstrip("."))
+
+
 class _NoHandover(HandoverTickets):
     """The ticket counter of an attempt's lanes.  It hands no run over, so closed runs keep the state OPEN."""
 
@@ -208,7 +212,7 @@ class FencedAttempts:
 
         The attempt uses the timestamp windows and partitioners of `worker_lanes`.
         """
-        self._last_number = max(self._last_number, self._spills.largest_number) % _MAX_NUMBER + 1
+        self._last_number = (self._last_number or self._spills.largest_number) % _MAX_NUMBER + 1
         self._unique.on_begin(client, begin)  # may replace `client.flush_group`
         attempt = Attempt(self, self._last_number, begin, client.flush_group, worker_lanes=worker_lanes, now_ms=now_ms)
         self._open.add(attempt)
@@ -244,7 +248,7 @@ class FencedAttempts:
         try:
             self._write(attempt, data, message_count, arrived_ms)
         except (OSError, SlabError) as error:
-            return Ending(EndReason.SPILL_FAILED, f"its spill file cannot be written: {error}".rstrip("."))
+            return _spill_failed(error)
         return None
 
     def _write(self, attempt: Attempt, data: memoryview | bytes, message_count: int, arrived_ms: int) -> None:
@@ -314,15 +318,19 @@ class FencedAttempts:
     def complete(self, client: FlushGroupOwner, attempt: Attempt) -> list[Segment] | Ending:
         """Complete an attempt: hand its runs over, and queue its spill file; return the runs to publish.
 
-        If `UniqueAttempts` refuses the attempt, return the reason for its end instead.
+        If a spill file cannot be written or `UniqueAttempts` refuses the attempt, return the reason for its end.
         """
+        try:
+            self._spills.store_completions()
+            if attempt.spill is not None:
+                attempt.spill.seal()
+        except OSError as error:
+            return _spill_failed(error)
         refusal = self._unique.prepare(client, attempt)
         if refusal is not None:
             reason, explanation = refusal
             return Ending(reason, explanation)
         runs = self._close(attempt)
-        if attempt.spill is not None:
-            attempt.spill.seal()
         fences.complete_attempt(self.slab, self.pool.owner, attempt.number, runs, attempt.spill)
         for chunk in dict.fromkeys(segment.chunk for segment in runs):  # each chunk once
             span = self.slab.words[(self.slab.chunk_at(chunk) + lay.CHUNK_SPAN) >> 2]
@@ -351,7 +359,7 @@ class FencedAttempts:
         if self._reporter.keeps_copies:
             # There are no copies, because nothing reads the file.
             self._row.add(Counter.MsgCopyLost, file.message_count)
-        self._spills.remove(file)
+        self._spills.remove_abandoned(file)
 
     def _close(self, attempt: Attempt) -> list[Segment]:
         """Close an attempt's lanes, and return their runs."""

@@ -58,6 +58,8 @@ _FEED_S: Final = 0.004
 """Time after which the feed returns to the process's loop."""
 _RETRY_S: Final = 0.003
 """Interval of retries while the feed has files, but cannot feed a slice."""
+_PAUSE_MS: Final = 1000
+"""Pause of the feed after an error of the file system."""
 _UNLIMITED_SIZE: Final = (1 << 31) - 1
 """In effect no limit on the size of a message: the size was checked before the message was spilled."""
 
@@ -113,13 +115,36 @@ class SpillFeed:
         self._stuck_files: dict[SpillFile, tuple[bytes, int]] = {}
         """For each waiting file: the topic for which it waits, and the number of chunks that the topic needs."""
 
+        self._paused_until_ms = 0
+
     def __len__(self) -> int:
         """Return the number of files that are not exhausted."""
         return len(self._spills.completed)
 
     def feed(self, now_ms: int) -> bool:
-        """Feed a slice of the next file that does not wait; return False if there is none, or no room in the slab."""
-        if not self._spills.completed or not self._ensure_room():
+        """Feed a slice of the next file that does not wait; return False if there is none, or no room in the slab.
+
+        After an error of the file system, log it, pause the feed, and return False.
+        """
+        if not self._spills.completed or now_ms < self._paused_until_ms:
+            return False
+        try:
+            self._spills.store_overdue()
+            return self._feed_next(now_ms)
+        except OSError as error:
+            log.error(
+                "A spill file in %s cannot be read, written or removed: %s. Its messages stay held until it can: give "
+                "the file system room, or repair it.",
+                self._spills.directory,
+                error.strerror,
+                extra={"about": "spill feed"},  # limits repetitions: see telemetry/logs.py
+            )
+        self._spills.completed.rotate(-1)  # the next attempt begins with another file
+        self._paused_until_ms = now_ms + _PAUSE_MS
+        return False
+
+    def _feed_next(self, now_ms: int) -> bool:
+        if not self._ensure_room():
             return False
         for completed in [each for each in self._spills.completed if self._may_resume(each.file, now_ms)]:
             if completed.file.is_exhausted or self._feed_slice(completed, now_ms):
@@ -136,11 +161,11 @@ class SpillFeed:
 
     def _requeue(self, completed: CompletedSpill) -> None:
         """Move a file to the end of the queue, or remove it if it is exhausted."""
-        self._spills.completed.remove(completed)
         if completed.file.is_exhausted:
             self._stuck_files.pop(completed.file, None)
             self._spills.remove_exhausted(completed)
         else:
+            self._spills.completed.remove(completed)
             self._spills.completed.append(completed)
 
     def _ensure_room(self) -> bool:

@@ -13,11 +13,15 @@ from collections import deque
 from enum import Enum, unique
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from bruce_mp.pipeline.stream_recovery import open_spill_files
 from bruce_mp.slab import layout as lay
-from bruce_mp.slab.spill import needs_spill_files
+from bruce_mp.slab.fences import last_completed_attempt
+from bruce_mp.slab.spill import try_to_remove
 from bruce_mp.telemetry.books import counter_total
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from bruce_mp.input.flush_groups import FlushGroup
     from bruce_mp.slab.file import Slab
     from bruce_mp.slab.rows import ProcessRow
@@ -66,31 +70,56 @@ class Spills:
         self.completed: deque[CompletedSpill] = deque()
         """The queue of files that `SpillFeed` feeds back into the slab."""
         self.largest_number = 0
-        """Largest attempt number of the files that `adopt` found; 0 = no files."""
+        """Largest attempt number that the files and the row had before this worker; 0 = none."""
 
     def adopt(self) -> None:
         """Take over the files that a dead worker left for this row.
 
-        These files are of completed attempts, because `recover_stream_input` has removed the others.
+        These files are of completed attempts, except those that `recover_stream_input` could not remove.
         """
-        are_needed = needs_spill_files(self._slab, self._row_index)
-        files = self._directory.files(self._row_index, are_needed=are_needed)  # by attempt number
-        self.completed.extend(CompletedSpill(file, None) for file in files.values())
-        self.largest_number = max(files, default=0)
+        files = open_spill_files(self._slab, self._row, self._row_index, self._directory)
+        self.completed.extend(CompletedSpill(file, None) for file in files.values() if file.is_complete)
+        self.largest_number = max(*files, last_completed_attempt(self._slab, self._row_index), 0)
 
     def add_completed(self, file: SpillFile, flush_group: FlushGroup) -> None:
         """Queue the file of a completed attempt; the file's messages belong to `flush_group`."""
         flush_group.spill_file_count += 1
         self.completed.append(CompletedSpill(file, flush_group))
 
+    def store_completions(self) -> None:
+        """Store in the files what their headers lack about completions, before another attempt completes.
+
+        Raise OSError if that fails.
+        """
+        for completed in self.completed:
+            if not completed.file.is_completion_stored:
+                completed.file.store_overdue()
+
+    def store_overdue(self) -> None:
+        """Store what the headers of files lack, or remove a file without messages, before another file is fed.
+
+        Raise OSError if that fails.
+        """
+        for completed in [each for each in self.completed if not each.file.is_stored]:
+            if completed.file.is_exhausted:
+                self.remove_exhausted(completed)
+            else:
+                completed.file.store_overdue()
+
     def remove_exhausted(self, completed: CompletedSpill) -> None:
-        """Remove a file after all its messages are back in the slab."""
+        """Remove a file after all its messages are back in the slab.  Raise OSError if that fails."""
+        completed.file.remove()
+        self.completed.remove(completed)
+        self._release(completed.file)
         if completed.flush_group is not None:
             completed.flush_group.spill_file_count -= 1
-        self.remove(completed.file)
         # Only after the removal: until then, `needs_spill_files` must be True. The progress is in no file any more.
         if self._row.counters[lay.SPILL_FED_ATTEMPT] == completed.file.number:
             self._row.counters[lay.SPILL_FED_ATTEMPT] = 0
+
+    @property
+    def directory(self) -> Path:
+        return self._directory.path
 
     @property
     def has_room(self) -> bool:
@@ -121,11 +150,11 @@ class Spills:
         return self._reserve(file, step)
 
     def _reserve(self, file: SpillFile, step: int) -> SpillRoom:
-        disk = os.statvfs(self._directory.path)
-        free_bytes, total_bytes = disk.f_bavail * disk.f_frsize, disk.f_blocks * disk.f_frsize
-        if free_bytes - step < total_bytes / _KEPT_FREE_DIVISOR:
-            return SpillRoom.DISK_FULL
         try:
+            disk = os.statvfs(self._directory.path)
+            free_bytes, total_bytes = disk.f_bavail * disk.f_frsize, disk.f_blocks * disk.f_frsize
+            if free_bytes - step < total_bytes / _KEPT_FREE_DIVISOR:
+                return SpillRoom.DISK_FULL
             file.reserve(step)
         except OSError:
             return SpillRoom.DISK_FULL
@@ -137,8 +166,12 @@ class Spills:
         """Return the number of bytes that the files of all workers have reserved."""
         return counter_total(self._slab, lay.SPILL_BYTES)
 
-    def remove(self, file: SpillFile) -> None:
-        """Remove a file, and subtract its reserved bytes from the worker's counter."""
+    def remove_abandoned(self, file: SpillFile) -> None:
+        """Remove the file of an attempt that was discarded, or log that it remains."""
+        try_to_remove(file)
+        self._release(file)
+
+    def _release(self, file: SpillFile) -> None:
+        """Subtract the reserved bytes of a removed file from the worker's counter."""
         # `min` keeps the unsigned counter from wrapping around.
         self._row.counters[lay.SPILL_BYTES] -= min(file.reserved_bytes, self._row.counters[lay.SPILL_BYTES])
-        file.remove()

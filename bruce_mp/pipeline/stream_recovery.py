@@ -16,15 +16,21 @@ from typing import TYPE_CHECKING, Final
 from bruce_mp.errors import DiscardReason, SlabError
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.fences import (
-    clear_last_completed_attempt,
     finish_completion,
     incomplete_segments,
     last_completed_attempt,
 )
+from bruce_mp.slab.handover_tickets import completing_attempt
 from bruce_mp.slab.layout import RunState
 from bruce_mp.slab.recovery import close_open_runs, uncounted_records
 from bruce_mp.slab.rows import MAX_SETTLED_SEGMENTS
-from bruce_mp.slab.spill import completed_message_count, needs_spill_files, spilled_message_count, wrapping_delta
+from bruce_mp.slab.spill import (
+    completed_message_count,
+    needs_spill_files,
+    spilled_message_count,
+    try_to_remove,
+    wrapping_delta,
+)
 from bruce_mp.telemetry.counters import Counter, discarded
 
 if TYPE_CHECKING:
@@ -35,7 +41,7 @@ if TYPE_CHECKING:
     from bruce_mp.slab.runs import Record
     from bruce_mp.slab.spill import SpillDirectory, SpillFile
 
-__all__ = ["recover_stream_input", "resolve_unique_attempts"]
+__all__ = ["open_spill_files", "recover_stream_input", "resolve_unique_attempts"]
 
 log = logging.getLogger(__name__)
 _PROGRESS_COUNTERS: Final = (lay.SPILL_FED_ATTEMPT, lay.SPILL_FED_OFFSET, lay.SPILL_FED_COUNT)
@@ -50,10 +56,9 @@ def recover_stream_input(slab: Slab, row: ProcessRow, row_number: int, directory
     be called again because it has failed.  Raise SlabError if the spill files cannot be read.
     """
     close_open_runs(slab, row_number)
-    spill_files = directory.files(row_number, are_needed=needs_spill_files(slab, row_number))
-    finish_completion(slab, row_number, spill_files)
+    spill_files = open_spill_files(slab, row, row_number, directory)
+    finish_completion(slab, row_number)
     has_resolved = _try_to_resolve(slab, row_number, directory)
-    _update_progress(row, spill_files)
     uncounted = uncounted_records(slab, row_number, row.counted)
     # While a worker feeds a file, it appends nothing else, so all uncounted records come from that file. They are not
     # counted as received again: the worker counted them when it spilled them.
@@ -62,9 +67,11 @@ def recover_stream_input(slab: Slab, row: ProcessRow, row_number: int, directory
     keyed_count = sum(1 for record in uncounted if record.is_partition_key)
     increments[Counter.InputAgentProcessPartitionKeyMsg] = keyed_count
     increments[Counter.InputAgentProcessAnyPartitionMsg] = len(uncounted) - keyed_count
-    # The headers of the files have the progress now, so the counters of the row are set to 0: a later attempt may get
-    # the same number, and must not inherit the progress.
-    increments |= {counter: wrapping_delta(-row.counters[counter]) for counter in _PROGRESS_COUNTERS}
+    fed_last = spill_files.get(row.counters[lay.SPILL_FED_ATTEMPT])
+    if fed_last is None or fed_last.is_stored:
+        # The counters of the row are set to 0: a later attempt may get the same number, and must not inherit the
+        # progress.
+        increments |= {counter: wrapping_delta(-row.counters[counter]) for counter in _PROGRESS_COUNTERS}
     new_counted = max((lay.stream_number(record.arrival) + 1 for record in uncounted), default=row.counted)
     # At least 1, because in a redo record 0 stands for an unchanged number.
     row.commit_counted(max(1, new_counted), {counter: number for counter, number in increments.items() if number})
@@ -87,19 +94,25 @@ def resolve_unique_attempts(slab: Slab, row_number: int, directory: SpillDirecto
     """Store the outcomes of the dead worker's unique (named) attempts; the slab names the last completed one.
 
     Raise OSError or SlabError if the registry cannot be read, or lacks such an outcome and cannot be written.  The next
-    worker of the row must not complete an attempt before a call has succeeded: its attempts may have the same numbers,
-    also in the slab.
+    worker of the row must not complete an attempt before a call has succeeded: it would replace that name.
     """
     if directory.registry.exists:
         directory.registry.resolve(row_number, last_completed_attempt(slab, row_number))
-    clear_last_completed_attempt(slab, row_number)
 
 
-def _update_progress(row: ProcessRow, spill_files: Mapping[int, SpillFile]) -> None:
-    """Copy the progress from the row to the header of the file that was fed last, unless the header is ahead."""
-    file, offset = spill_files.get(row.counters[lay.SPILL_FED_ATTEMPT]), row.counters[lay.SPILL_FED_OFFSET]
+def open_spill_files(slab: Slab, row: ProcessRow, row_number: int, directory: SpillDirectory) -> dict[int, SpillFile]:
+    """Return the files of a row by attempt number, after a copy of what their headers lack from the row.
+
+    These are the completion of the last attempt, and the progress of the file that was fed last.
+    """
+    files = directory.files(row_number, are_needed=needs_spill_files(slab, row_number))
+    for number in {completing_attempt(slab, row_number), last_completed_attempt(slab, row_number)} & files.keys():
+        if not files[number].is_complete:
+            files[number].complete()  # `_settle_spills` corrects the counter SPILL_COMPLETED
+    file, offset = files.get(row.counters[lay.SPILL_FED_ATTEMPT]), row.counters[lay.SPILL_FED_OFFSET]
     if file is not None and file.is_complete and file.offset < offset <= file.end:
         file.advance_to(offset, row.counters[lay.SPILL_FED_COUNT])
+    return files
 
 
 def _mark_fed(row: ProcessRow, spill_files: Mapping[int, SpillFile], uncounted: list[Record]) -> dict[int, int]:
@@ -107,6 +120,7 @@ def _mark_fed(row: ProcessRow, spill_files: Mapping[int, SpillFile], uncounted: 
     attempt = row.counters[lay.SPILL_FEEDING]
     if attempt in spill_files and uncounted:
         spill_files[attempt].store_fed_ahead({lay.stream_number(record.arrival) - row.counted for record in uncounted})
+        spill_files[attempt].store_overdue()  # or fail: without the indexes, the messages would be fed again
     fed_count = min(len(uncounted), row.counters[lay.SPILL_COMPLETED])  # the counter must not fall below 0
     return {
         lay.SPILL_OUT: len(uncounted),
@@ -158,4 +172,4 @@ def _settle_spills(
         if file in kept_files:
             file.close()
         else:
-            file.remove()
+            try_to_remove(file)

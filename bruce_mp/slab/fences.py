@@ -23,7 +23,7 @@ from bruce_mp.slab.layout import RunState
 from bruce_mp.slab.runs import records_of, segment_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
 
     from bruce_mp.slab.file import Slab
     from bruce_mp.slab.runs import Segment
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 __all__ = [
     "assign_chunk",
     "attempt_of",
-    "clear_last_completed_attempt",
     "complete_attempt",
     "finish_completion",
     "incomplete_segments",
@@ -64,26 +63,18 @@ def complete_attempt(
 def last_completed_attempt(slab: Slab, row: int) -> int:
     """Return the number of the last attempt that the input of a row completed, 0 for none.
 
-    If the input has died, call `finish_completion` first.
+    If the input has died, call `finish_completion` first.  The row's next worker gives its attempts larger numbers.
     """
     return slab.words[_word_index(slab, row, lay.ROW_LAST_COMPLETED)]
 
 
-def clear_last_completed_attempt(slab: Slab, row: int) -> None:
-    """Clear the last completed attempt, because the next worker of the row numbers its attempts from 1."""
-    slab.words[_word_index(slab, row, lay.ROW_LAST_COMPLETED)] = 0
-
-
-def finish_completion(slab: Slab, row: int, spills: Mapping[int, SpillFile]) -> None:
+def finish_completion(slab: Slab, row: int) -> None:
     """Finish a completion that the dead input of a row began.
 
     Call it after `HandoverTickets.catch_up`, because the runs must get larger tickets than all earlier runs of the row.
-    `spills` maps the numbers of attempts to the spill files of the row.
     """
     attempt = completing_attempt(slab, row)
     if attempt:
-        if attempt in spills and not spills[attempt].is_complete:
-            spills[attempt].complete()  # the caller corrects the counter SPILL_COMPLETED afterwards
         remaining = [each for each in incomplete_segments(slab, row) if attempt_of(slab, each.chunk) == attempt]
         _hand_over_completed(slab, row, attempt, remaining)
 

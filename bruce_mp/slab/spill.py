@@ -14,6 +14,10 @@ An attempt is complete once `ROW_COMPLETING` of the worker's row has its number.
 complete, and *feeds* the messages to the slab, as room becomes free.  The timestamp policy uses the arrival time of the
 block.  The header tells if only the policy "arrival" may replace the timestamps of clients.
 
+A worker can go on if a disk is full or fails: the row has what the header lacks, the completion of the last attempt
+and the progress of the file that was fed last.  Nothing replaces these values in the row before the header has them.
+Only `fed_ahead` (below) is not in the row: if a worker ends before the disk takes it, messages are doubled.
+
 The header also has the `offset` before which all messages have been fed.  Some later messages may have been fed as
 well, if an earlier message waits for its topic, or if a worker died before it stored its progress.  `fed_ahead` has
 the indexes of these later messages, counted from the message at `offset`.
@@ -52,6 +56,7 @@ __all__ = [
     "completed_message_count",
     "needs_spill_files",
     "spilled_message_count",
+    "try_to_remove",
     "wrapping_delta",
 ]
 
@@ -80,7 +85,10 @@ MAX_SLICE_MESSAGES: Final = 8 * (_BLOCKS_AT - _FED_AHEAD_AT)
 
 
 class SpillFile:
-    """The spill file of one attempt.  All methods may raise OSError."""
+    """The spill file of one attempt.  Methods may raise OSError, except `complete`, `advance_to` and `store_fed_ahead`.
+
+    These three keep what they cannot store for `store_overdue`.
+    """
 
     def __init__(self, path: Path, descriptor: int) -> None:
         self.path = path
@@ -114,6 +122,8 @@ class SpillFile:
         """Arrival time of the messages of the last read, in ms since 1970."""
         self._block_end = _BLOCKS_AT
         """Offset of the end of the block that `read` reads."""
+        self._overdue: dict[int, bytes] = {}
+        """Bytes by offset that the header lacks."""
 
     @classmethod
     def create(cls, path: Path, slab_id: int, row: int, number: int, *, keeps_timestamps: bool) -> SpillFile:
@@ -187,20 +197,40 @@ class SpillFile:
 
     def complete(self) -> None:
         """Mark the file complete, after the store to `ROW_COMPLETING`."""
-        self._store(_SEAL_AT, _SEAL.pack(1, self.message_count, self.end))
         self.is_complete = True
+        self._try_to_store({_SEAL_AT: _SEAL.pack(1, self.message_count, self.end)})
 
     def advance_to(self, offset: int, fed_count: int) -> None:
         """Store that the `fed_count` messages before `offset` have been fed."""
         self.offset, self.fed_count, self.fed_ahead = offset, fed_count, frozenset()
-        self._store(_PROGRESS_AT, _PROGRESS.pack(offset, fed_count, 0))
+        self._try_to_store({_PROGRESS_AT: _PROGRESS.pack(offset, fed_count, 0)})
 
     def store_fed_ahead(self, indexes: Collection[int]) -> None:
         """Add the indexes, counted from `offset`, of messages that were fed before an earlier message."""
         self.fed_ahead |= frozenset(indexes)
         bits = sum(1 << index for index in self.fed_ahead)
-        self._store(_FED_AHEAD_AT, bits.to_bytes(_BLOCKS_AT - _FED_AHEAD_AT, "little"))
-        self._store(_PROGRESS_AT, _PROGRESS.pack(self.offset, self.fed_count, self.offset))
+        progress = _PROGRESS.pack(self.offset, self.fed_count, self.offset)
+        self._try_to_store({_FED_AHEAD_AT: bits.to_bytes(_BLOCKS_AT - _FED_AHEAD_AT, "little"), _PROGRESS_AT: progress})
+
+    @property
+    def is_stored(self) -> bool:
+        """Return True if the header lacks nothing."""
+        return not self._overdue
+
+    @property
+    def is_completion_stored(self) -> bool:
+        return _SEAL_AT not in self._overdue
+
+    def store_overdue(self) -> None:
+        """Store what the header lacks."""
+        for at, data in list(self._overdue.items()):
+            self._store(at, data)
+            del self._overdue[at]
+
+    def _try_to_store(self, stores: dict[int, bytes]) -> None:
+        self._overdue |= stores
+        with suppress(OSError):
+            self.store_overdue()
 
     def read(self, buffer: memoryview) -> int:
         """Read the bytes at `offset`, at most to the end of the block, into `buffer`, and set `arrived_ms`.
@@ -386,6 +416,11 @@ class SpillDirectory:
         file.remove()
 
 
+def try_to_remove(file: SpillFile) -> None:
+    """Remove a file without messages, or close it and log that it remains."""
+    _try_to_remove(file, _warn)
+
+
 def _try_to_remove(file: SpillFile, on_error: Callable[[OSError], None]) -> None:
     try:
         file.remove()
@@ -397,7 +432,7 @@ def _try_to_remove(file: SpillFile, on_error: Callable[[OSError], None]) -> None
 def _warn(error: OSError) -> None:
     """Log that a file, or the directory, cannot be read or removed."""
     log.warning(
-        "Spill files of an earlier slab may remain, because %s cannot be read or removed: %s. Give the daemon's user "
+        "Spill files without messages may remain, because %s cannot be read or removed: %s. Give the daemon's user "
         "read and write permission for it, and restart the daemon.",
         error.filename,
         error.strerror,

@@ -300,6 +300,77 @@ def test_a_failed_spill_file_ends_the_attempt_with_a_reason(slab: Slab) -> None:
     assert books.discarded == {"ABANDONED_ATTEMPT": books.received}
 
 
+@contextmanager
+def failing_disk(*, may_seal: bool = False) -> Iterator[None]:
+    """No header can be written, and no file removed; with `may_seal`, an attempt comes to its commit point."""
+    store = SpillFile._store
+
+    def fail(file: SpillFile, at: int, data: bytes) -> None:
+        if not (may_seal and at == 64 and data[0] == 0):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        store(file, at, data)
+
+    def fail_to_remove(path: Path, *_: object, **__: object) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(SpillFile, "_store", fail)
+        patch.setattr(Path, "unlink", fail_to_remove)
+        yield
+
+
+def test_an_attempt_whose_end_the_disk_refuses_ends_with_a_reason(slab: Slab) -> None:
+    worker = worker_of(slab)
+    client = worker.connect()
+    worker.feed((client, BEGIN + messages(range(500))))
+    with failing_disk():
+        worker.feed((client, END))
+    assert decode_ended(client.final_frame)[0] is EndReason.SPILL_FAILED
+    assert_books(slab, 500, ABANDONED_ATTEMPT=500)
+    sink = Sink(slab)
+    drain(worker_of(slab), sink)
+    assert sink.numbers == []
+    assert files_of(slab) == []
+
+
+@pytest.mark.parametrize("fails_at", ["end", "feed", "last feed"])
+@pytest.mark.parametrize("deaths", [0, 2])
+def test_a_failing_disk_loses_and_doubles_no_message_of_a_complete_attempt(
+    slab: Slab, fails_at: str, deaths: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    worker, sink = worker_of(slab), Sink(slab)
+    client = worker.connect()
+    worker.feed((client, BEGIN + messages(range(500))))
+    if fails_at != "end":
+        worker.feed((client, END))
+    while fails_at == "last feed" and worker.spills.completed[0].file.remaining_count > 200:
+        worker.spill_feed.feed(1)
+        worker.close_runs()
+        sink.deliver()
+        worker.pool.reclaim(worker.pool.capacity)
+    number = 500
+    with failing_disk(may_seal=True):
+        if fails_at == "end":
+            worker.feed((client, END))
+        for death in range(deaths + 1):
+            if death:
+                worker = worker_of(slab)
+            for _ in range(5):
+                worker.now_ms += 1000
+                worker.spill_feed.feed(worker.now_ms)
+                worker.feed((worker.connect(), message(number)))  # other clients go on
+                number += 1
+                worker.close_runs()
+                sink.deliver()
+                worker.pool.reclaim(worker.pool.capacity)
+            assert spilled_total(slab) or files_of(slab)
+    assert "cannot be read, written or removed: No space left" in caplog.text
+    drain(worker, sink)
+    assert sorted(sink.numbers) == list(range(number))
+    assert_books(slab, number)
+    assert files_of(slab) == []
+
+
 def test_a_directory_that_others_can_write_to_is_refused(slab: Slab) -> None:
     directory = Path(f"{slab.path}.spill")
     directory.mkdir(0o700)
