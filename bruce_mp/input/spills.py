@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from bruce_mp.pipeline.stream_recovery import open_spill_files
 from bruce_mp.slab import layout as lay
-from bruce_mp.slab.fences import last_completed_attempt
+from bruce_mp.slab.handover_tickets import last_completed_attempt
 from bruce_mp.slab.spill import try_to_remove
 from bruce_mp.telemetry.books import counter_total
 

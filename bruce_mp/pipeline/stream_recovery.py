@@ -15,12 +15,8 @@ from typing import TYPE_CHECKING, Final
 
 from bruce_mp.errors import DiscardReason, SlabError
 from bruce_mp.slab import layout as lay
-from bruce_mp.slab.fences import (
-    finish_completion,
-    incomplete_segments,
-    last_completed_attempt,
-)
-from bruce_mp.slab.handover_tickets import completing_attempt
+from bruce_mp.slab.fences import finish_completion, incomplete_segments
+from bruce_mp.slab.handover_tickets import completing_attempt, last_completed_attempt
 from bruce_mp.slab.layout import RunState
 from bruce_mp.slab.recovery import close_open_runs, uncounted_records
 from bruce_mp.slab.rows import MAX_SETTLED_SEGMENTS

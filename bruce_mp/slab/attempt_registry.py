@@ -205,9 +205,7 @@ class AttemptRegistry:
         """
         try:
             with self._locked():
-                for attempt in self._unresolved(row):
-                    state = _RESOLUTIONS[attempt.state, attempt.id[2] == last_completed_attempt]
-                    self._append(state.value, *attempt.id, 0, {})
+                self._store_resolutions(row, last_completed_attempt)
         except (OSError, SlabError):
             if self._has_stored_unresolved(row):
                 raise
@@ -215,8 +213,16 @@ class AttemptRegistry:
     def unresolved_rows(self) -> set[int]:
         """Return the process rows whose attempts `resolve` would store, if all workers have ended."""
         with self._locked():
-            own = [each for each in self._attempts.values() if each.id[0] == self._slab_id]
+            return self._unresolved_rows()
+
+    def _unresolved_rows(self) -> set[int]:
+        own = [each for each in self._attempts.values() if each.id[0] == self._slab_id]
         return {each.id[1] for each in own if each.state in _UNFINISHED}
+
+    def _store_resolutions(self, row: int, last_completed_attempt: int) -> None:
+        for attempt in self._unresolved(row):
+            state = _RESOLUTIONS[attempt.state, attempt.id[2] == last_completed_attempt]
+            self._append(state.value, *attempt.id, 0, {})
 
     def _unresolved(self, row: int) -> list[RememberedAttempt]:
         """Return the attempts of a dead worker whose states it did not store to the end."""
@@ -235,15 +241,15 @@ class AttemptRegistry:
             reader._parse(content.rpartition(b"\n")[0])
         return bool(reader._unresolved(row))
 
-    def end_slab(self) -> None:
+    def end_slab(self, last_completed_attempt: Callable[[int], int]) -> None:
         """Store that all messages of the slab have outcomes, before the slab is removed.
 
         The workers have ended, so the outcomes of attempts in other states than SETTLED are not counted any more.
+        `last_completed_attempt` returns the value of ROW_LAST_COMPLETED in a row.
         """
         with self._locked():
-            for attempt in list(self._attempts.values()):
-                if attempt.id[0] == self._slab_id and attempt.state in _UNFINISHED:
-                    self._append(AttemptState.UNCOUNTED.value, *attempt.id, 0, {})
+            for row in self._unresolved_rows():
+                self._store_resolutions(row, last_completed_attempt(row))
             self._append(_SLAB_ENDED, self._slab_id)
 
     def _append(self, *entry: object) -> None:

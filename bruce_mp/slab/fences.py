@@ -35,7 +35,6 @@ __all__ = [
     "complete_attempt",
     "finish_completion",
     "incomplete_segments",
-    "last_completed_attempt",
 ]
 
 
@@ -58,14 +57,6 @@ def complete_attempt(
         spill.complete()
         slab.longs[(slab.row_at(row) + lay.ROW_COUNTERS + 8 * lay.SPILL_COMPLETED) >> 3] += spill.message_count
     _hand_over_completed(slab, row, attempt, segments)
-
-
-def last_completed_attempt(slab: Slab, row: int) -> int:
-    """Return the number of the last attempt that the input of a row completed, 0 for none.
-
-    If the input has died, call `finish_completion` first.  The row's next worker gives its attempts larger numbers.
-    """
-    return slab.words[_word_index(slab, row, lay.ROW_LAST_COMPLETED)]
 
 
 def finish_completion(slab: Slab, row: int) -> None:

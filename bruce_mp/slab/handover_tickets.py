@@ -28,6 +28,7 @@ __all__ = [
     "JournalProgress",
     "completing_attempt",
     "input_progress",
+    "last_completed_attempt",
     "last_tickets",
     "store_journaled_tickets",
 ]
@@ -113,6 +114,14 @@ def _progress_of(slab: Slab, row: int) -> InputProgress:
 def completing_attempt(slab: Slab, row: int) -> int:
     """Return the number of the fenced attempt that the input of a row is handing over, 0 for none."""
     return slab.words[(slab.row_at(row) + lay.ROW_COMPLETING) >> 2]
+
+
+def last_completed_attempt(slab: Slab, row: int) -> int:
+    """Return the number of the last attempt that the input of a row completed, 0 for none.
+
+    If the input has died, call `fences.finish_completion` first.  The attempts of the next worker have larger numbers.
+    """
+    return slab.words[(slab.row_at(row) + lay.ROW_LAST_COMPLETED) >> 2]
 
 
 def last_tickets(slab: Slab) -> dict[int, int]:

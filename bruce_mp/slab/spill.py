@@ -35,6 +35,7 @@ from typing import TYPE_CHECKING, Final
 from bruce_mp.errors import SlabError
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.attempt_registry import AttemptRegistry
+from bruce_mp.slab.handover_tickets import last_completed_attempt
 from bruce_mp.slab.private_directory import (
     create_private_directory,
     is_foreign,
@@ -365,7 +366,7 @@ class SpillDirectory:
                 _try_to_remove(file, _warn)
         return lost
 
-    def remove(self) -> None:
+    def remove(self, slab: Slab) -> None:
         """Remove all spill files, and the directory if it is then empty, before the supervisor removes an empty slab.
 
         The registry of unique attempts stays in the directory, because clients may inquire about attempts later.
@@ -376,7 +377,7 @@ class SpillDirectory:
             _try_to_remove(file, _ignore)
         with suppress(OSError, SlabError):
             if self.registry.exists:
-                self.registry.end_slab()
+                self.registry.end_slab(lambda row: last_completed_attempt(slab, row))
         with suppress(OSError):
             remove_private_directory(self.path)
 

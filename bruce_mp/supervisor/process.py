@@ -460,7 +460,7 @@ def _clean_up(resources: Resources, failure: str | None, successor: Successor | 
 
 def _remove_empty_slab(slab: Slab, config: Config) -> None:
     """Remove a slab without held messages, its spill files and its journal; keep it if the journal stays."""
-    SpillDirectory.for_slab(slab, config.spill_path).remove()
+    SpillDirectory.for_slab(slab, config.spill_path).remove(slab)
     # The journal goes before the slab: the next start restores the messages of a journal whose slab is missing, also
     # those that were delivered after the last recording.
     if JournalSetup.remove(Path(config.journal_path), slab.path) and slab.is_at_path:

@@ -496,7 +496,7 @@ def test_a_directory_without_permission_and_without_messages_stops_no_worker(sla
     directory.mkdir(0o700)
     with denied_connections(directory):
         assert worker_of(slab).spill_directory.remove_outdated() == 0
-        SpillDirectory.for_slab(slab, directory).remove()
+        SpillDirectory.for_slab(slab, directory).remove(slab)
 
 
 def test_files_of_another_slab_are_removed(slab: Slab) -> None:
@@ -542,7 +542,7 @@ def test_an_unreadable_file_keeps_no_other_outdated_file(slab: Slab, caplog: pyt
     directory.create(2, 1, keeps_timestamps=False).close()
     with unreadable_file("1.1.spill"):
         assert set(directory.files(2, are_needed=False)) == {1}
-        directory.remove()
+        directory.remove(slab)
     assert [path.name for path in files_of(slab)] == ["1.1.spill"]
 
 

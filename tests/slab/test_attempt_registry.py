@@ -10,17 +10,27 @@ import pytest
 
 from bruce_mp.errors import DiscardReason
 from bruce_mp.slab import attempt_registry
+from bruce_mp.slab import layout as lay
 from bruce_mp.slab.attempt_registry import AttemptRegistry, AttemptState, RememberedAttempt
 from bruce_mp.slab.private_directory import LINK
 from bruce_mp.slab.spill import SpillDirectory
 from support.full_disk import files_end_at
+from support.slabs import new_slab
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
+
+    from bruce_mp.slab.file import Slab
 
 SLAB: Final = 1_700_000_000_000
 ROW: Final = 5
+
+
+@pytest.fixture
+def slab() -> Iterator[Slab]:
+    with new_slab() as found:
+        yield found
 
 
 @pytest.fixture
@@ -115,48 +125,52 @@ def test_an_entry_that_lacks_only_its_last_byte_never_becomes_valid(
     assert other.prepare(prepared("c", 4)) is None
 
 
-def test_an_attempt_of_a_lost_slab_is_lost_unless_settled(tmp_path: Path) -> None:
+def test_an_attempt_of_a_lost_slab_is_lost_unless_settled(tmp_path: Path, slab: Slab) -> None:
     before, gone, now = (SpillDirectory(tmp_path / "spill", SLAB + number, tmp_path / "slab") for number in range(3))
     for directory, name in ((before, "before"), (gone, "gone"), (gone, "settled")):
         attempt = prepared(name, hash(name), slab=directory.slab_id)
         directory.registry.prepare(attempt)
         state = AttemptState.SETTLED if name == "settled" else AttemptState.UNCOUNTED
         directory.registry.store(attempt.id, state)
-    before.remove()  # the daemon had delivered everything, and removed its slab
+    before.remove(slab)  # the daemon had delivered everything, and removed its slab
     found = {name: now.registry.find(name) for name in ("before", "gone", "settled")}
     lost = {name: each is not None and now.registry.is_lost(each) for name, each in found.items()}
     assert lost == {"before": False, "gone": True, "settled": False}
 
 
-def test_an_attempt_after_the_end_of_a_slab_that_stays_is_lost_with_it(tmp_path: Path) -> None:
+def test_an_attempt_after_the_end_of_a_slab_that_stays_is_lost_with_it(tmp_path: Path, slab: Slab) -> None:
     """The daemon is killed before it removes the slab, and the next start adopts it."""
     gone, now = (SpillDirectory(tmp_path / "spill", SLAB + number, tmp_path / "slab") for number in range(2))
     names = "before", "renewed", "after"
     gone.registry.prepare(prepared("before", 1))
     gone.registry.prepare(prepared("renewed", 2))
     gone.registry.store((SLAB, ROW, 2), AttemptState.CANCELLED)
-    gone.remove()
+    gone.remove(slab)
     for number, name in enumerate(names[1:], 1):
         gone.registry.prepare(prepared(name, number))
         gone.registry.store((SLAB, ROW, number), AttemptState.COMPLETED)
     found = [now.registry.find(name) for name in names]
     assert [each is not None and now.registry.is_lost(each) for each in found] == [False, True, True]
-    gone.remove()
+    gone.remove(slab)
     found = [now.registry.find(name) for name in names]
     assert [each is not None and now.registry.is_lost(each) for each in found] == [False, False, False]
 
 
-def test_an_attempt_without_counts_is_uncounted_after_the_end_of_its_slab(tmp_path: Path) -> None:
+def test_an_attempt_without_counts_is_uncounted_after_the_end_of_its_slab(tmp_path: Path, slab: Slab) -> None:
+    """Only a prepared attempt that the slab does not name as completed was never delivered."""
     ended, now = (SpillDirectory(tmp_path / "spill", SLAB + number, tmp_path / "slab") for number in range(2))
-    for number, name in enumerate(("prepared", "released", "cancelled", "settled"), 1):
+    names = "prepared", "last completed", "released", "cancelled", "settled"
+    for number, name in enumerate(names, 1):
         ended.registry.prepare(prepared(name, number))
-        if number > 1:
+        if number > 2:
             ended.registry.store((SLAB, ROW, number), AttemptState(name))
-    ended.remove()  # the dispatchers delivered the rest after the workers had ended
-    states = {name: state_of(now.registry, name) for name in ("prepared", "released", "cancelled", "settled")}
+    slab.words[(slab.row_at(ROW) + lay.ROW_LAST_COMPLETED) >> 2] = 2
+    ended.remove(slab)  # the dispatchers delivered the rest after the workers had ended
+    states = {name: state_of(now.registry, name) for name in names}
     uncounted = AttemptState.UNCOUNTED
     assert states == {
-        "prepared": uncounted, "released": uncounted, "cancelled": None, "settled": AttemptState.SETTLED,
+        "prepared": None, "last completed": uncounted, "released": uncounted, "cancelled": None,
+        "settled": AttemptState.SETTLED,
     }  # fmt: skip
 
 

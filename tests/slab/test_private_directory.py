@@ -46,14 +46,15 @@ def test_a_directory_of_an_earlier_version_belongs_to_its_first_slab(tmp_path: P
 
 
 def test_a_slab_leaves_the_spill_files_of_another_slab(tmp_path: Path) -> None:
-    ours, theirs = (SpillDirectory.for_slab(slab_in(tmp_path / name), tmp_path / "spill") for name in "ab")
+    slabs = [slab_in(tmp_path / name) for name in "ab"]
+    ours, theirs = (SpillDirectory.for_slab(slab, tmp_path / "spill") for slab in slabs)
     file = ours.create(3, 1, keeps_timestamps=False)
     with pytest.raises(SlabError):
         theirs.create(3, 1, keeps_timestamps=False)
-    theirs.remove()
+    theirs.remove(slabs[1])
     assert file.path.exists()
     file.close()
-    ours.remove()
+    ours.remove(slabs[0])
     assert not (tmp_path / "spill").exists()
 
 

@@ -24,9 +24,8 @@ from bruce_mp.pipeline.stage_counts import count_by_stage, has_counts, invalidat
 from bruce_mp.pipeline.stream_recovery import recover_stream_input
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.chunks import used_chunk_headers
-from bruce_mp.slab.fences import last_completed_attempt
 from bruce_mp.slab.file import Geometry, Slab, create_slab, layout_version_of, lock_exclusive
-from bruce_mp.slab.handover_tickets import HandoverTickets, last_tickets
+from bruce_mp.slab.handover_tickets import HandoverTickets, last_completed_attempt, last_tickets
 from bruce_mp.slab.landing_zone import landed_lengths
 from bruce_mp.slab.layout import RunState
 from bruce_mp.slab.producer_id import reset_producer_id
@@ -162,7 +161,7 @@ def _recover_or_clear(path: Path, wanted: Geometry, journal: JournalSetup, spill
         log.log(NOTICE, "Adopted the slab %s with %s to deliver.", path, plural(held_count, "message"))
     # The journal goes first, so that a kill leaves no journal without its slab.
     if slab.geometry != wanted and not held_count and journal.remove_content_of(slab):
-        SpillDirectory.for_slab(slab, spill_path).remove()  # its files hold no messages
+        SpillDirectory.for_slab(slab, spill_path).remove(slab)  # its files hold no messages
         path.unlink()
         return None
     warn_of_other_size(slab, wanted)
