@@ -4,7 +4,7 @@ A *recording* is one pass over the slab that adds the new runs to the journal.  
 fenced attempt.  So a recording leaves out an attempt that an input is still handing over, and all runs that are handed
 over after the recording began.  A recording ends with a COMMIT of its attempts.  If the COMMIT is missing, the attempts
 may be incomplete, and a reader of the journal uses only the other runs.  Messages that an attempt has spilled to a file
-are not in the journal.
+are not in the journal before the file is fed, so the journal may have a part of a spilled attempt.
 
 A run is recorded as a whole.  So after a power failure the daemon sends some settled messages again: the settled
 messages of held runs, and all messages that were settled after the last recording.
