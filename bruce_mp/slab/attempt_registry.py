@@ -152,10 +152,13 @@ class AttemptRegistry:
     def find(self, name: str) -> RememberedAttempt | None:
         """Return the attempt with a name; None if there is none, or if it was cancelled."""
         with self._locked():
-            found = self._attempts.get(name)
-            if found is None or found.state is AttemptState.CANCELLED:
-                return None
-            return replace(found, has_ended=found.index < self._ends.get(found.id[0], 0))
+            return self._find(name)
+
+    def _find(self, name: str) -> RememberedAttempt | None:
+        found = self._attempts.get(name)
+        if found is None or found.state is AttemptState.CANCELLED:
+            return None
+        return replace(found, has_ended=found.index < self._ends.get(found.id[0], 0))
 
     def is_lost(self, attempt: RememberedAttempt) -> bool:
         """Return True if the attempt's slab was lost with unsettled messages, so that the outcome is unknown."""
@@ -175,12 +178,12 @@ class AttemptRegistry:
     def prepare(self, attempt: RememberedAttempt) -> RememberedAttempt | None:
         """Store that a worker is about to complete an attempt, and return None.
 
-        If an earlier attempt has the same name, store nothing and return that attempt, unless it is cancelled: none of
-        the messages of a cancelled attempt is delivered.
+        If an earlier attempt has the same name, store nothing and return that attempt, unless it is cancelled or lost:
+        none of the messages of a cancelled attempt is delivered, and the client of a lost one decides to send it again.
         """
         with self._locked():
-            existing = self._attempts.get(attempt.name)
-            if existing is not None and existing.state is not AttemptState.CANCELLED:
+            existing = self._find(attempt.name)
+            if existing is not None and not self.is_lost(existing):
                 return existing
             self._append(AttemptState.PREPARED.value, *attempt.id, attempt.name, attempt.message_count)
         return None

@@ -136,6 +136,9 @@ def test_an_attempt_of_a_lost_slab_is_lost_unless_settled(tmp_path: Path, slab: 
     found = {name: now.registry.find(name) for name in ("before", "gone", "settled")}
     lost = {name: each is not None and now.registry.is_lost(each) for name, each in found.items()}
     assert lost == {"before": False, "gone": True, "settled": False}
+    accepted = {name: now.registry.prepare(prepared(name, 1, slab=now.slab_id)) is None for name in found}
+    assert accepted == lost  # a client that sends a lost attempt again decides to do so
+    assert now.registry.prepare(prepared("gone", 2, slab=now.slab_id)) is not None
 
 
 def test_an_attempt_after_the_end_of_a_slab_that_stays_is_lost_with_it(tmp_path: Path, slab: Slab) -> None:

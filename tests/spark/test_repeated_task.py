@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from bruce_mp.devbroker.control import DevBroker
 from bruce_mp.errors import DiscardReason
 from bruce_mp.protocol.client.barrier import Barrier, BarrierAnswer, BarrierStatus
 from bruce_mp.protocol.client.inquiry import AttemptOutcome, Inquiry, InquiryAnswer
@@ -25,6 +26,7 @@ from bruce_mp.spark.ledger import TaskAttempt, TaskResult
 from bruce_mp.spark.options import Acks, OnDiscard, OnDoubt, SinkOptions
 from bruce_mp.spark.task import run_task
 from bruce_mp.spark.task_ledger import RowsDigest, TaskEntry, TaskLedger
+from support.daemon import Daemon as RealDaemon
 from support.processes import wait_until
 from support.stream_sink import StreamSink, all_delivered
 
@@ -390,3 +392,24 @@ def test_a_digest_does_not_depend_on_the_order_of_rows() -> None:
     """After a shuffle, Spark repeats a task's rows in another order."""
     assert digest_of([b"a", b"bc", None, b""]) == digest_of([b"", b"bc"], [None, b"a"])
     assert digest_of([b"ab", b"cd"]) != digest_of([b"ad", b"cb"])
+
+
+@pytest.mark.process
+def test_a_daemon_takes_the_rows_of_a_lost_slab_again(tmp_path: Path) -> None:
+    """The daemon has lost its slab, as in a reboot, and remembers the name of the attempt."""
+    settings = {"input.unix_stream.enable": "true", "input.unix_stream.path": f'"{tmp_path}/s"'}
+    (tmp_path / "daemon").mkdir()
+    chosen = SinkOptions(f"{tmp_path}/s", "t", timeout_ms=20_000, ledger=str(tmp_path / "ledger"))
+    with DevBroker(topics={"t": 1}) as broker, RealDaemon(tmp_path / "daemon", broker.bootstrap, settings) as daemon:
+        run(chosen, replace(FIRST, batch=6))  # the daemon learns the topic
+        broker.broker_down(1)
+        with pytest.raises(TaskError):
+            run(replace(chosen, timeout_ms=500), FIRST)
+        daemon.kill_all()
+        daemon.slab_path.unlink()
+        broker.broker_up(1)
+        daemon.start()
+        with pytest.raises(TaskError, match="the slab of the daemon is gone"):
+            run(chosen)
+        assert run(replace(chosen, on_doubt=OnDoubt.SEND)).delivered == 3
+        assert sum(len(partition) for partition in broker.fetch("t")) == 6
