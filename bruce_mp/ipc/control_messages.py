@@ -186,7 +186,7 @@ ControlMessage = (
 )
 MAX_MESSAGE_BYTES: Final = 128 << 10
 """Size limit of a control message. A pipe that `select` reports writable has room for this many bytes, so
-`Control.send` does not block. Only NewConfig could be larger, so a reload checks the size of the configuration."""
+`Control.send` does not block. A reload checks the size of NewConfig, and shortens the texts for the status process."""
 
 _DECODER: msgspec.msgpack.Decoder[ControlMessage] = msgspec.msgpack.Decoder(ControlMessage)
 
@@ -212,12 +212,14 @@ class Control:
         """Send a message without blocking; the message may be lost.
 
         It is lost if the peer has exited; then `receive` returns None. It is also lost if the pipe is full: then the
-        peer hangs and has not read hundreds of messages, and the supervisor must not wait for such a peer.
+        peer hangs and has not read hundreds of messages, and the supervisor must not wait for such a peer. A message
+        above MAX_MESSAGE_BYTES is lost, too.
         """
-        if not select([], [self._connection], [], 0)[1]:
+        data = msgspec.msgpack.encode(message)
+        if len(data) > MAX_MESSAGE_BYTES or not select([], [self._connection], [], 0)[1]:
             return
         try:
-            self._connection.send_bytes(msgspec.msgpack.encode(message))
+            self._connection.send_bytes(data)
         except OSError:
             return
 

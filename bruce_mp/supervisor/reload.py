@@ -44,6 +44,9 @@ __all__ = ["ConfigSource", "Reloads"]
 CONFIRM_TIMEOUT_S: float = 10.0
 """Time limit for a running process to confirm that it has applied a new configuration."""
 NO_CHANGE: Final = "nothing has changed"
+_MAX_SHOWN: Final = 20
+"""Number of problems or changes in a text. The log and the control messages to the status process have the text."""
+_MAX_TEXT_LENGTH: Final = 8000
 
 log = logging.getLogger(__name__)
 
@@ -119,16 +122,16 @@ class Reloads:
             try:
                 self._begin()
             except BruceError as error:
-                self._refuse(str(error))
+                self._refuse(_problems_text(error))
 
     def _preview(self, request: ReloadRequest) -> ReloadOutcome:
         """Return the outcome of a reload if it were carried out now."""
         try:
             _, changes = self._load_changes()
         except BruceError as error:
-            return ReloadOutcome(request.number, accepted=False, text=f"It would be refused: {error}")
-        lines = "".join(f"\n  {change}" for change in changes)
-        text = f"It would be applied:{lines}" if changes else f"{NO_CHANGE.capitalize()}."
+            return ReloadOutcome(request.number, accepted=False, text=f"It would be refused: {_problems_text(error)}")
+        lines = _join([str(change) for change in changes], "\n  ")
+        text = f"It would be applied:\n  {lines}" if changes else f"{NO_CHANGE.capitalize()}."
         return ReloadOutcome(request.number, accepted=True, text=text)
 
     def _load_changes(self) -> tuple[Config, list[Change]]:
@@ -180,7 +183,7 @@ class Reloads:
 
     def _finish(self) -> None:
         self.due = None
-        keys = ", ".join(change.key for change in self._changes) or NO_CHANGE
+        keys = _join([change.key for change in self._changes], ", ") or NO_CHANGE
         self._active_config = ActiveConfig(self._active_config.path, wall_ms(), self._active_config.reload_count + 1)
         log.log(NOTICE, "Reloaded %s: %s.", self._source.path, keys, extra={"about": self._active_config})
         for warning in (*risk_warnings(self.config), *exposed_file_warnings(self.config)):
@@ -204,3 +207,14 @@ class Reloads:
         for request in finished:
             if request is not None:
                 self._group.send_to_status(msgspec.structs.replace(outcome, number=request.number))
+
+
+def _problems_text(error: BruceError) -> str:
+    return _join(str(error).split("\n"), "\n", "and {} more problems.")
+
+
+def _join(items: Sequence[str], separator: str, rest: str = "and {} more") -> str:
+    """Join the first items; `rest` tells how many more there are."""
+    text = separator.join(items[:_MAX_SHOWN])[:_MAX_TEXT_LENGTH]
+    omitted_count = len(items) - _MAX_SHOWN
+    return f"{text}{separator}{rest.format(omitted_count)}" if omitted_count > 0 else text

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from bruce_mp.ipc.control_messages import (
+    MAX_MESSAGE_BYTES,
     Broker,
     Control,
     ControlMessage,
@@ -15,6 +16,7 @@ from bruce_mp.ipc.control_messages import (
     PeerDied,
     Ready,
     RefreshMetadata,
+    ReloadOutcome,
     Stop,
 )
 from bruce_mp.ipc.loop import Loop
@@ -57,6 +59,16 @@ def test_receive_returns_none_and_send_is_ignored_after_the_peer_closes(
     assert control.receive() == Stop()
     assert control.receive() is None
     control.send(Ready())  # the peer is closed, and the message is dropped
+
+
+def test_send_does_not_wait_for_a_peer_that_reads_no_message(ends: tuple[Connection, Connection]) -> None:
+    control = Control(ends[0])
+    for size in (MAX_MESSAGE_BYTES, MAX_MESSAGE_BYTES // 2):  # too long with its other fields, and then a full pipe
+        for _ in range(3):
+            control.send(ReloadOutcome(1, accepted=False, text="x" * size))
+    outcome = Control(ends[1]).receive()
+    assert isinstance(outcome, ReloadOutcome)
+    assert len(outcome.text) == MAX_MESSAGE_BYTES // 2
 
 
 def test_has_message_tells_if_receive_would_return_at_once(ends: tuple[Connection, Connection]) -> None:

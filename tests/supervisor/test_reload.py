@@ -119,6 +119,25 @@ def test_an_invalid_file_is_refused_with_the_error_of_a_start(unchanged: FakeDae
     assert "Reload refused: " in unchanged.text()
 
 
+def test_a_report_names_the_first_problems_or_changes_and_counts_the_others(unchanged: FakeDaemon) -> None:
+    def configure(level: int) -> None:
+        topics = "".join(f"'topic-with-a-long-name-{number:04}' = 'zstd-fast'\n" for number in range(1000))
+        config = f"compression.configs.zstd-fast = {{ type = 'zstd', level = {level} }}\n" * (level > 0)
+        unchanged.configure(f"{config}[compression.topics]\n{topics}")
+
+    configure(0)
+    for only_check in (True, False):
+        outcome = ask(unchanged, 1, only_check=only_check)
+        assert "accepted=False" in outcome
+        assert "topic-with-a-long-name-0019" in outcome
+        assert "topic-with-a-long-name-0020" not in outcome
+        assert "\\nand 980 more problems." in outcome
+    configure(1)
+    outcome = ask(unchanged, 1, only_check=True)
+    assert "accepted=True" in outcome
+    assert "\\n  and 98" in outcome
+
+
 def test_a_check_changes_nothing_and_reports_the_outcome(daemon: FakeDaemon) -> None:
     assert "accepted=True, text='Nothing has changed.'" in ask(daemon, 1, only_check=True)
     daemon.configure("delivery.max_in_flight = 2")
