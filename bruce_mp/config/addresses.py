@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 from bruce_mp.config.paths import SOCKET_PATH_MAX, check_path
 
-__all__ = ["HostPort", "UnixPath", "is_loopback", "parse_host_port", "parse_listen"]
+__all__ = ["HostPort", "UnixPath", "check_host", "is_loopback", "parse_host_port", "parse_listen"]
 
 _UNIX: Final = "unix:"
 _HOST_PORT: Final = re.compile(r"(?:\[([0-9A-Fa-f:.]+(?:%\w+)?)\]|([^\s:\[\]/]+)):([0-9]{1,5})")
@@ -51,11 +51,16 @@ def parse_listen(text: str) -> HostPort | UnixPath:
     if text.startswith(_UNIX):
         return UnixPath(check_path(text.removeprefix(_UNIX), SOCKET_PATH_MAX))
     address = parse_host_port(text, lowest_port=0)
-    try:
-        address.host.encode("idna")  # as getaddrinfo() does, which raises this error later
-    except UnicodeError:
-        raise ValueError(f'"{address.host}" is not a host name') from None
+    check_host(address.host)
     return address
+
+
+def check_host(host: str) -> None:
+    """Raise ValueError with the reason if `host` cannot be a host name or an address."""
+    try:
+        host.encode("idna")  # as getaddrinfo() does, which raises this error later
+    except UnicodeError:
+        raise ValueError(f'"{host}" is not a host name') from None
 
 
 def is_loopback(host: str) -> bool:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple, ge
 
 from msgspec import Meta, Struct
 
-from bruce_mp.config.addresses import parse_host_port, parse_listen
+from bruce_mp.config.addresses import check_host, parse_host_port, parse_listen
 from bruce_mp.config.paths import PATH_MAX, RUN_DIR_MAX, SOCKET_PATH_MAX, check_path
 from bruce_mp.config.sizes import format_size, parse_size
 
@@ -75,6 +75,12 @@ def _parse_mode(raw: object) -> int:
     if not isinstance(raw, str) or not _MODE.fullmatch(raw):
         raise ValueError
     return int(raw, 8)
+
+
+def _check_host(raw: object) -> object:
+    if isinstance(raw, str):
+        check_host(raw)
+    return raw
 
 
 def _check_listen(raw: object) -> object:
@@ -138,12 +144,13 @@ command: Final = ValueKind(
     _show_command,
 )
 accounts: Final = ValueKind("a list of names or numbers", "accounts", _parse_accounts)
+host: Final = ValueKind(parse=_check_host)
 hosts: Final = ValueKind("a list of host names without ports", "host names")
 
 
-def pattern(meaning: str, regex: str, example: str) -> Description:
+def pattern(meaning: str, regex: str, example: str, kind: ValueKind = plain) -> Description:
     """Describe a string setting; its values match `regex` (with ^ and $), and error texts show the example."""
-    return Description(plain, Meta(description=meaning, pattern=regex, examples=[example]))
+    return Description(kind, Meta(description=meaning, pattern=regex, examples=[example]))
 
 
 @dataclass(frozen=True, slots=True)

@@ -116,9 +116,9 @@ class Tcp(Section, frozen=True):
     """The stream of `[input.unix_stream]` over TCP, open to every program that can connect."""
 
     enable: Annotated[bool, fields.plain("Accept connections."), RESTART_TO_BIND] = False
-    host: Annotated[str, fields.pattern("Address to listen on.", r"^[^\s\[\]]+$", "127.0.0.1"), RESTART_TO_BIND] = (
-        "127.0.0.1"
-    )
+    host: Annotated[
+        str, fields.pattern("Address to listen on.", r"^[^\s\[\]]+$", "127.0.0.1", fields.host), RESTART_TO_BIND
+    ] = "127.0.0.1"
     port: Annotated[int, fields.plain("Port; 0 lets the kernel choose one.", 0, 65535), RESTART_TO_BIND] = 9000
     loopback_only: Annotated[bool, fields.plain("Refuse to start with a `host` that other hosts can reach."), LIVE] = (
         True

@@ -29,7 +29,7 @@ from bruce_mp import __version__
 from bruce_mp.config.accounts import check_accounts
 from bruce_mp.config.addresses import HostPort
 from bruce_mp.config.risky_settings import risk_warnings
-from bruce_mp.errors import BruceError, ExitCode, StartError
+from bruce_mp.errors import BruceError, ExitCode, StartError, creation_remedy
 from bruce_mp.ipc.control_messages import LostSocketFiles
 from bruce_mp.journal.recorder import JOURNAL_SETTING
 from bruce_mp.kernels import CHOICE
@@ -464,7 +464,11 @@ def _remove_empty_slab(slab: Slab, config: Config) -> None:
     # The journal goes before the slab: the next start restores the messages of a journal whose slab is missing, also
     # those that were delivered after the last recording.
     if JournalSetup.remove(Path(config.journal_path), slab.path) and slab.is_at_path:
-        slab.path.unlink()
+        try:
+            slab.path.unlink()
+        except OSError as error:
+            remedy = creation_remedy(error, slab.path.parent)
+            log.error("The empty slab %s cannot be removed: %s. %s.", slab.path, error.strerror, remedy)
 
 
 def _abandon_sockets(resources: Resources) -> None:

@@ -54,8 +54,11 @@ def acquire_run_dir(path: Path) -> int:
     Raise StartError if the directory cannot be created, is open to other users, or belongs to a running daemon.
     """
     create_run_dir(path)
-    descriptor = retry_lock(lambda: _lock(path), StartError)
-    (path / _PID_FILE).write_text(str(os.getpid()), "ascii")
+    try:
+        descriptor = retry_lock(lambda: _lock(path), StartError)
+    except OSError as error:
+        raise _unusable(path, error) from error
+    _replace(path / _PID_FILE, str(os.getpid()))
     return descriptor
 
 
@@ -71,10 +74,25 @@ def create_run_dir(path: Path) -> None:
 
 
 def write_address(path: Path, address: HostPort | UnixPath) -> None:
-    """Write the address to a new file and rename it to `path`, so that no program reads an incomplete address."""
+    """Write the address to a file of the run directory. Raise StartError if that fails."""
+    _replace(path, str(address))
+
+
+def _replace(path: Path, text: str) -> None:
+    """Write the text to a new file and rename it to `path`, so that no program reads an incomplete text."""
     new = path.with_suffix(".new")
-    new.write_text(str(address), "utf-8")
-    new.replace(path)
+    try:
+        new.write_text(text, "utf-8")
+        new.replace(path)
+    except OSError as error:
+        raise _unusable(path.parent, error) from error
+
+
+def _unusable(path: Path, error: OSError) -> StartError:
+    return StartError(
+        f"The run directory {path} cannot be used: {error.strerror}. Make room, or give the daemon's user the "
+        "directory and its files (chown -R, chmod 0700), or set another daemon.run_dir."
+    )
 
 
 def _check_access(path: Path, status: os.stat_result) -> None:

@@ -149,6 +149,7 @@ def test_the_directory_of_spill_files_is_on_a_disk(
         ("[slab]\npath = 3\n", "slab.path = 3 is not allowed: give an absolute path."),
         ('[http]\nlisten = "9090"\n', '("9090" is not of the form host:port): give "host:port" or "unix:/path".'),
         ('[http]\nlisten = "h:65536"\n', "(port 65536 is not from 0 to 65535)"),
+        ('[input.tcp]\nhost = "a..b"\n', '("a..b" is not a host name): give a string in quotes, for example'),
         ('[http]\nlisten = "a..b:9090"\n', '("a..b" is not a host name): give "host:port" or "unix:/path".'),
         ('[http]\nlisten = "unix:b"\n', '("b" is not an absolute path)'),
         ("[http]\nlisten = 9090\n", 'http.listen = 9090 is not allowed: give "host:port" or "unix:/path".'),

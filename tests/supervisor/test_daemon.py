@@ -263,6 +263,19 @@ def test_the_end_without_held_messages_leaves_the_file_that_replaced_the_slab(tm
         assert "Traceback" not in daemon.text()
 
 
+def test_an_empty_slab_that_cannot_be_removed_is_reported(tmp_path: Path) -> None:
+    directory = tmp_path / "directory"
+    directory.mkdir()
+    with FakeDaemon(tmp_path) as daemon:
+        daemon.config.write_text(daemon.config.read_text().replace(str(daemon.slab_path), f"{directory}/slab"))
+        daemon.is_privileged = False
+        daemon.start_ready()
+        directory.chmod(0o500)
+        assert daemon.end() == 0
+        assert f"The empty slab {directory}/slab cannot be removed: Permission denied. Give the" in daemon.text()
+        assert "bruce has ended: " in daemon.text()
+
+
 def test_a_completed_delivery_ends_the_shutdown_early(tmp_path: Path) -> None:
     fill(tmp_path / "slab")
     with FakeDaemon(tmp_path, router="support.fake_daemon.delivering") as daemon:

@@ -10,6 +10,7 @@ from bruce_mp.config.addresses import HostPort
 from bruce_mp.errors import StartError
 from bruce_mp.supervisor.run_dir import HTTP_ADDRESS, acquire_run_dir, write_address
 from bruce_mp.supervisor.slab import lock_retry
+from support.as_user import unprivileged_directory
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -54,6 +55,25 @@ def test_a_link_to_a_run_directory_is_refused(path: Path) -> None:
 def test_a_missing_parent_of_the_run_directory_is_named(path: Path) -> None:
     with pytest.raises(StartError, match=f"Create the directory {path},"):
         acquire_run_dir(path / "bruce")
+
+
+@pytest.mark.parametrize("mode", [0o500, 0o300])
+def test_a_run_directory_without_a_permission_of_its_owner_is_named(mode: int) -> None:
+    with unprivileged_directory() as directory:
+        path = directory / "run"
+        path.mkdir()
+        path.chmod(mode)
+        with pytest.raises(StartError, match=rf"{path} cannot be used: Permission denied\. Make room, .*chmod 0700"):
+            acquire_run_dir(path)
+
+
+def test_the_pid_of_an_earlier_daemon_is_replaced_without_access_to_its_file() -> None:
+    with unprivileged_directory() as directory:
+        path = directory / "run"
+        path.mkdir(mode=0o700)
+        (path / "supervisor.pid").touch(0o400)  # stands for the file of another user
+        os.close(acquire_run_dir(path))
+        assert (path / "supervisor.pid").read_text() == str(os.getpid())
 
 
 def test_an_address_replaces_the_file_so_that_no_reader_sees_a_part(tmp_path: Path) -> None:

@@ -41,6 +41,7 @@ class FakeDaemon:
         self.slab_path = directory / "slab"
         self.socket_path = directory / "dgram"
         self.log = directory / "log"
+        self.is_privileged = True
         self._mains = [mains.get(role, OBEDIENT) for role in ROLES]
         self.config = directory / "bruce.toml"
         self.config.write_text(
@@ -69,7 +70,8 @@ class FakeDaemon:
     def start(self) -> None:
         """Start the daemon without waiting."""
         with self.log.open("ab") as log:
-            self.process = spawn([sys.executable, RUNNER, self.config, *self._mains], output=log)
+            command = [sys.executable, RUNNER, self.config, *self._mains]
+            self.process = spawn(command, output=log, is_privileged=self.is_privileged)
 
     def start_ready(self) -> None:
         """Start the daemon and wait until its processes are ready."""
