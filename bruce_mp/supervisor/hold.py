@@ -20,7 +20,7 @@ from setproctitle import setproctitle
 
 from bruce_mp.config.addresses import UnixPath
 from bruce_mp.errors import BruceError, ExitCode, StartError
-from bruce_mp.supervisor.run_dir import create_run_dir, running_daemon
+from bruce_mp.supervisor.run_dir import create_run_dir, is_in_use
 from bruce_mp.supervisor.signal_pipe import SignalPipe
 from bruce_mp.supervisor.sockets.bound_sockets import DATAGRAM_SETTING, bind_hold_socket
 from bruce_mp.supervisor.sockets.inherited_sockets import InheritedSocket, with_socket_file
@@ -81,9 +81,8 @@ class _SocketKeeper:
 
         If a daemon runs, bind none: the daemon sends its sockets.
         """
-        daemon_pid = running_daemon(self._run_dir)
-        if daemon_pid is not None:
-            log.log(NOTICE, "A daemon runs (pid %d): bruce hold gets the sockets from it.", daemon_pid)
+        if is_in_use(self._run_dir):
+            log.log(NOTICE, "A daemon runs: bruce hold gets the sockets from it.")
             return
         for setting in _socket_settings(config):
             self._kept_sockets[setting.name] = setting.bind()
@@ -147,7 +146,7 @@ class _SocketKeeper:
 
     def _close_all(self) -> None:
         """Close all sockets and remove their files at the end of the program, unless a running daemon uses them."""
-        if running_daemon(self._run_dir) is not None:
+        if is_in_use(self._run_dir):
             log.log(NOTICE, "bruce hold has ended; the daemon keeps its sockets open while it runs.")
             return
         bound = self._kept_sockets.get(DATAGRAM_SETTING)

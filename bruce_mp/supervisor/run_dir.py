@@ -19,7 +19,15 @@ if TYPE_CHECKING:
 
     from bruce_mp.config.addresses import HostPort, UnixPath
 
-__all__ = ["HTTP_ADDRESS", "TCP_ADDRESS", "acquire_run_dir", "create_run_dir", "running_daemon", "write_address"]
+__all__ = [
+    "HTTP_ADDRESS",
+    "TCP_ADDRESS",
+    "acquire_run_dir",
+    "create_run_dir",
+    "is_in_use",
+    "running_daemon",
+    "write_address",
+]
 
 HTTP_ADDRESS: Final = "http.address"
 """File with the address of the status pages, written as in the setting `http.listen`."""
@@ -29,23 +37,36 @@ TCP_ADDRESS: Final = "input.tcp.address"
 _PID_FILE: Final = "supervisor.pid"
 
 
-def running_daemon(path: Path) -> int | None:
-    """Return the pid of the supervisor of the daemon that uses this run directory, or None if no daemon does.
-
-    Raise StartError if the user may not read the directory.
-    """
+def is_in_use(path: Path) -> bool:
+    """Return True if a daemon uses this run directory. Raise StartError if the user may not read the directory."""
     try:
-        pid = int((path / _PID_FILE).read_text("ascii"))
-        os.close(_lock(path))  # raises StartError if a daemon runs
+        os.close(_lock(path))
     except StartError:
-        return pid
+        return True
     except PermissionError as error:
         raise StartError(
             f"The run directory {path} cannot be read: {error.strerror}. Run this as the daemon's user, or as root."
         ) from error
-    except (OSError, ValueError):
+    except OSError:
+        return False
+    return False
+
+
+def running_daemon(path: Path) -> int | None:
+    """Return the pid of the supervisor of the daemon that uses this run directory, or None if no daemon does.
+
+    Raise StartError if the user may not read the directory, or if the file with the pid is gone.
+    """
+    if not is_in_use(path):
         return None
-    return None
+    file = path / _PID_FILE
+    try:
+        return int(file.read_text("ascii"))
+    except (OSError, ValueError) as error:
+        raise StartError(
+            f"A daemon uses the run directory {path}, but its pid is not in {file}. Write the pid of the daemon's "
+            'process "bruce: supervisor" to that file.'
+        ) from error
 
 
 def acquire_run_dir(path: Path) -> int:

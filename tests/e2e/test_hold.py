@@ -133,6 +133,17 @@ def test_a_removed_socket_file_is_back_after_a_restart_beside_hold(daemon: Daemo
     assert values_in(broker, "red") == [b"hello"]
 
 
+def test_hold_leaves_the_socket_files_to_a_daemon_without_a_pid_file(daemon: Daemon) -> None:
+    hold = Hold(daemon.config_path)
+    with daemon:
+        hold.start("gets the sockets from it")
+        hold.wait_for("keeps the daemon's sockets open")
+        (daemon.run_dir / "supervisor.pid").unlink()
+        assert hold.terminate() == 0
+        assert "the daemon keeps its sockets open while it runs" in hold.log
+        assert daemon.socket_path.is_socket()
+
+
 def test_hold_opens_the_sockets_of_a_changed_file_when_a_daemon_starts(daemon: Daemon, tmp_path: Path) -> None:
     other = tmp_path / "other.dgram"
     with Hold(daemon.config_path) as hold:

@@ -8,7 +8,7 @@ import pytest
 
 from bruce_mp.config.addresses import HostPort
 from bruce_mp.errors import StartError
-from bruce_mp.supervisor.run_dir import HTTP_ADDRESS, acquire_run_dir, write_address
+from bruce_mp.supervisor.run_dir import HTTP_ADDRESS, acquire_run_dir, is_in_use, running_daemon, write_address
 from bruce_mp.supervisor.slab import lock_retry
 from support.as_user import unprivileged_directory
 
@@ -29,6 +29,18 @@ def test_the_run_directory_is_private_and_locked(path: Path) -> None:
         acquire_run_dir(path)
     os.close(lock)
     os.close(acquire_run_dir(path))
+
+
+def test_a_daemon_runs_even_if_its_pid_file_is_gone(path: Path) -> None:
+    assert (is_in_use(path), running_daemon(path)) == (False, None)
+    lock = acquire_run_dir(path)
+    assert (is_in_use(path), running_daemon(path)) == (True, os.getpid())
+    (path / "supervisor.pid").unlink()
+    assert is_in_use(path)
+    with pytest.raises(StartError, match=f"A daemon uses .* its pid is not in {path}/supervisor.pid"):
+        running_daemon(path)
+    os.close(lock)
+    assert (is_in_use(path), running_daemon(path)) == (False, None)
 
 
 def test_a_run_directory_open_to_others_is_refused(path: Path) -> None:
