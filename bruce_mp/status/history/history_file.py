@@ -206,9 +206,9 @@ class HistoryFile:
         except sqlite3.DatabaseError as error:
             if getattr(error, "sqlite_errorname", "") not in _UNUSABLE:
                 raise
-            self._writer.close()
             self._remove_unusable(error)
-            self._writer = self._connect()
+            unusable, self._writer = self._writer, self._connect()  # if it fails, the next `add` tries again
+            unusable.close()
             self._add_or_shrink(now_s, amounts)
 
     def _add_or_shrink(self, now_s: int, amounts: Mapping[bytes, StepAmounts]) -> None:

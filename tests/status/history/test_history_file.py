@@ -132,6 +132,21 @@ def test_a_file_that_is_damaged_while_it_is_open_is_replaced(
     assert "a new one replaces it" in record.getMessage()
 
 
+def test_a_file_is_written_again_after_its_directory_was_away(path: Path) -> None:
+    path = path.parent / "directory" / path.name
+    path.parent.mkdir()
+    file = HistoryFile(path)
+    path.unlink()
+    path.parent.rmdir()
+    for _ in range(2):
+        with pytest.raises(sqlite3.OperationalError):
+            file.add(NOON + 60, {WHOLE: MINUTE})
+    path.parent.mkdir()
+    file.add(NOON + 120, {WHOLE: MINUTE})
+    assert list(file.read(PERIODS["hour"], WHOLE, NOON + 120)) == [NOON + 60]
+    file.close()
+
+
 @pytest.mark.parametrize("content", [b"no database" * 1000, b"SQLite format 3\0" + b"\xff" * 5000])
 def test_a_damaged_file_is_replaced(path: Path, content: bytes, caplog: pytest.LogCaptureFixture) -> None:
     path.write_bytes(content)
