@@ -101,13 +101,16 @@ def _other_version(note: UpgradeNote) -> str:
 def _new_notes(run_dir: Path, pid: int, previous_note: UpgradeNote | None, deadline: float) -> Iterator[UpgradeNote]:
     """Yield the notes about upgrades after the one in `previous_note`, until `deadline` (monotonic clock).
 
-    Raise UpgradeError if the supervisor `pid` ends.
+    If that upgrade has no outcome yet, the daemon continues it at a second request: yield its further notes, too. Raise
+    UpgradeError if the supervisor `pid` ends.
     """
-    last_note = previous_note
+    last_note, first_number = previous_note, 0
+    if previous_note is not None:
+        first_number = previous_note.number + (previous_note.stage in {UpgradeStage.DONE, UpgradeStage.REFUSED})
     while time.monotonic() < deadline:
         is_alive = psutil.pid_exists(pid)  # checked before the read: a supervisor may write a last note and end
         note = read_note(run_dir)
-        if note is not None and note != last_note and (previous_note is None or note.number > previous_note.number):
+        if note is not None and note != last_note and note.number >= first_number:
             yield note
         if not is_alive:
             raise UpgradeError(
