@@ -42,7 +42,7 @@ class ExitCode(IntEnum):
     UNREADABLE = 4
     """A command that asks a running daemon got no response, or an unusable one."""
     BOOT_LOOP = 70
-    """A process of the daemon failed repeatedly during its start."""
+    """A process of the daemon failed repeatedly during its start, or the supervisor failed by a bug."""
 
 
 @unique

@@ -124,7 +124,7 @@ def _read(path: Path) -> dict[str, Any]:
     try:
         # The added line end gives unclosed strings and unclosed multi-line strings different errors in tomllib.
         return tomllib.loads(f"{text}\n")
-    except ValueError as error:  # TOMLDecodeError, or integers too long for Python
+    except (ValueError, RecursionError) as error:  # TOMLDecodeError, too long integers, or too deeply nested brackets
         raise ConfigError(f"{path}:{_explain(text, str(error))}.") from error
 
 

@@ -111,7 +111,12 @@ def run(config: Config, config_path: Path, overrides: Sequence[str] = (), progra
     row = ProcessRow.recover(resources.slab, lay.ROW_SUPERVISOR)
     row.begin(os.getpid(), wall_ms(), steady_ms())
     supervisor = _Supervisor(resources, row, programs, handover, ConfigSource(config_path.absolute(), overrides))
-    failure = supervisor.run_event_loop()
+    try:
+        failure = supervisor.run_event_loop()
+    except Exception:
+        log.critical("Unexpected error; the daemon ends, and its slab stays.", exc_info=True)
+        supervisor.kill_processes()
+        return ExitCode.BOOT_LOOP
     # If the new code or `bruce hold` keeps the sockets open, the socket files stay.
     keeps_sockets = supervisor.is_draining_for_upgrade or supervisor.offer_sockets()
     resources_now = resources._replace(config=supervisor.config)
@@ -306,6 +311,11 @@ class _Supervisor:
             if self._shutdown.phase is ShutdownPhase.OVER:
                 return self._group.failure
             self._handle_events()
+
+    def kill_processes(self) -> None:
+        """Kill all processes, because this one, at its exit, waits for them; they ignore SIGTERM."""
+        for child in self._group.members:
+            child.kill("cannot work without the supervisor")
 
     def _remove_old_journal(self) -> None:
         """Remove the replaced code's journal if the configuration now sets another directory, or no journal.

@@ -227,6 +227,7 @@ def test_long_values_are_truncated_in_the_error(load: Load) -> None:
         ),
         ("[slab]\nsize = [1,\n", "bruce.toml:5:end: this is not TOML: "),
         (f"[slab]\nsize = {'9' * 5000}\n", "bruce.toml:"),
+        (f"[slab]\nsize = {'[' * 3000}{']' * 3000}\n", "bruce.toml:5:end: this is not TOML: maximum recursion depth"),
     ],
 )
 def test_a_toml_error_has_its_line_and_column(load: Load, text: str, place: str) -> None:

@@ -217,6 +217,29 @@ def test_a_missing_main_module_is_a_failed_boot_with_a_traceback(tmp_path: Path)
         assert "Traceback" in daemon.text()
 
 
+def test_an_unexpected_error_of_the_supervisor_ends_the_daemon_and_leaves_the_slab(tmp_path: Path) -> None:
+    with FakeDaemon(tmp_path) as daemon:
+        daemon.start_ready()
+        pids = [daemon.pid_of(name) for name in ("input", "router", "status")]
+        daemon.send_as("router", Dispatchers({10**9: FIRST}))  # the slab has no row for this slot
+        assert daemon.wait() == 70
+        assert not any(map(psutil.pid_exists, pids))
+        assert "CRIT: Unexpected error; the daemon ends, and its slab stays." in daemon.text()
+        assert "Traceback" in daemon.text()
+        assert daemon.slab_path.exists()
+        daemon.start_ready()
+        assert daemon.end() == 0
+
+
+def test_a_run_directory_that_cannot_be_written_refuses_an_upgrade(tmp_path: Path) -> None:
+    with FakeDaemon(tmp_path) as daemon:
+        daemon.start_ready()
+        (daemon.run_dir / "upgrade.new").mkdir()  # where the note is drafted
+        daemon.signal(signal.SIGUSR2)
+        daemon.wait_for(f"The state of the upgrade cannot be written to {daemon.run_dir}: Is a directory.")
+        assert daemon.end() == 0
+
+
 def test_undelivered_messages_stay_in_the_slab_and_are_reported(tmp_path: Path) -> None:
     fill(tmp_path / "slab")
     settings = "delivery.shutdown_max_delay_ms = 200\nlogging.stdout_stderr = false\n"

@@ -167,8 +167,7 @@ class ManagedProcess:
         self.connection, child_end = _FORK_CONTEXT.Pipe()
         needed = {*self._locks, *self.start.descriptors(), child_end.fileno()}
         arguments = (self._program, self.start, child_end, open_descriptors() - needed)
-        # daemon=True, so that the supervisor's interpreter does not wait for the children if it exits by an exception
-        process = _FORK_CONTEXT.Process(target=run_program, args=arguments, name=self.name, daemon=True)
+        process = _FORK_CONTEXT.Process(target=run_program, args=arguments, name=self.name)
         # The signals stay blocked until the child has replaced the supervisor's handlers, which it inherits.
         mask_before = signal.pthread_sigmask(signal.SIG_BLOCK, WATCHED_SIGNALS)
         try:

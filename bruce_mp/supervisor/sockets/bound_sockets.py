@@ -9,11 +9,12 @@ the daemon's user without write permission for that user, it adds the permission
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import select
 import socket
 import stat
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -47,6 +48,7 @@ DATAGRAM_SETTING: Final = "input.unix_datagram.path"
 STREAM_SETTING: Final = "input.unix_stream.path"
 TCP_SETTING: Final = "input.tcp"
 HOLD_NAME: Final = "bruce hold"  # in error texts, in place of the name of a setting
+log = logging.getLogger(__name__)
 _INPUT_BACKLOG: Final = 4096
 """Backlog of `listen` for the inputs; the kernel limits it to net.core.somaxconn."""
 _SMALL_BACKLOG: Final = 64
@@ -102,9 +104,11 @@ class BoundSocket(NamedTuple):
 
     def remove_file(self) -> None:
         """Remove the socket file, unless another program has replaced it."""
-        if self.path is not None and self.has_file():
-            with suppress(FileNotFoundError):
-                self.path.unlink()
+        try:
+            if self.path is not None and self.has_file():
+                self.path.unlink(missing_ok=True)
+        except OSError as error:
+            log.warning("The socket file %s cannot be removed: %s.", self.path, error.strerror)
 
 
 def bind_datagrams(config: UnixDatagram) -> BoundSocket:

@@ -74,7 +74,8 @@ class Upgrade:
         log.log(NOTICE, "Upgrade requested: checking the installed code.")
         last_note = read_note(self._run_dir)
         self._note = UpgradeNote(last_note.number + 1 if last_note else 1, UpgradeStage.CHECKING, __version__)
-        write_note(self._run_dir, self._note)
+        if not write_note(self._run_dir, self._note):
+            return  # the new code could not write to the run directory either, and would end
         try:
             self._preflight = Preflight()
         except OSError as error:

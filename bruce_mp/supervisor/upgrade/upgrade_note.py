@@ -5,6 +5,7 @@ A file is used because the new code does not keep the connections of the old cod
 
 from __future__ import annotations
 
+import logging
 from enum import StrEnum, unique
 from typing import TYPE_CHECKING, Final
 
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
 __all__ = ["UpgradeNote", "UpgradeStage", "read_note", "write_note"]
 
 _NOTE_FILE: Final = "upgrade"
+
+log = logging.getLogger(__name__)
 
 
 @unique
@@ -52,8 +55,13 @@ def read_note(run_dir: Path) -> UpgradeNote | None:
         return None
 
 
-def write_note(run_dir: Path, note: UpgradeNote) -> None:
-    """Replace the note atomically."""
+def write_note(run_dir: Path, note: UpgradeNote) -> bool:
+    """Replace the note atomically. If that fails, log the error and return False."""
     draft = run_dir / f"{_NOTE_FILE}.new"
-    draft.write_bytes(msgspec.json.encode(note))
-    draft.rename(run_dir / _NOTE_FILE)
+    try:
+        draft.write_bytes(msgspec.json.encode(note))
+        draft.rename(run_dir / _NOTE_FILE)
+    except OSError as error:
+        log.error("The state of the upgrade cannot be written to %s: %s.", run_dir, error.strerror)
+        return False
+    return True

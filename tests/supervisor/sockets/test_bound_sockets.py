@@ -139,6 +139,18 @@ def test_only_the_daemons_own_socket_file_is_removed(path: Path) -> None:
         bound.remove_file()
 
 
+def test_a_socket_file_that_cannot_be_removed_is_reported(caplog: pytest.LogCaptureFixture) -> None:
+    with unprivileged_directory() as directory:
+        bound = bind_datagrams(UnixDatagram(path=str(directory / "dgram")))
+        with bound.socket:
+            directory.chmod(0o500)
+            bound.remove_file()
+            directory.chmod(0)
+            bound.remove_file()
+            directory.chmod(0o700)
+    assert caplog.text.count("dgram cannot be removed: Permission denied.") == 2
+
+
 def test_a_port_that_is_in_use_is_named() -> None:
     with bind_http(Http(listen="127.0.0.1:0")).socket as first:
         port = first.getsockname()[1]
