@@ -34,7 +34,6 @@ class Start:
     row: int
     config: Config
     run_dir: Path
-    slab_path: Path
     listener: socket | None = None
     slot: int = 0
     broker: Broker | None = None

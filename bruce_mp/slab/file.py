@@ -1,8 +1,8 @@
 """The memory-mapped slab file: creation, locks, mapping, checks.
 
 `create_slab` writes a new slab to a file without a name, then links the file to its final name.  So an incomplete file
-never has the final name.  `Slab` maps an existing file, once in each process.  The supervisor holds an exclusive flock
-on the file (`lock_exclusive`).  Its children inherit the flock, so the flock lasts while any process of the daemon may
+never has the final name.  `Slab` maps an existing file.  The supervisor holds an exclusive flock on the file
+(`lock_exclusive`).  Its children inherit mapping and flock, so the flock lasts while any process of the daemon may
 still write.  A reader outside of the daemon maps a *private* copy.  If the reader also calls `lock_shared`, no daemon
 can start on the file until the reader has finished.
 

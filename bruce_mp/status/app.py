@@ -133,6 +133,7 @@ class DaemonView:
             config=config,
             active_config=self.active_config(),
             lost_socket_files=self.lost_socket_files(),
+            lost_slab="" if slab.is_at_path else str(slab.path),
             topics_over_share=largest_topics(slab) if minute_discards.get(DiscardReason.TOPIC_OVER_SHARE) else {},
             stalls=find_stalls(cluster, steady_ms, 1000 * config.http.stalled_after_s),
             journaled_ms=slab.read_signed(lay.SUPER_JOURNALED_MS),

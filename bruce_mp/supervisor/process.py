@@ -241,7 +241,7 @@ class _Supervisor:
             source, resources.config, self._group, self._shutdown.apply_config, lambda: self._is_ending
         )
         self._service_manager = ServiceManager()
-        self._upgrade = Upgrade(resources.run_dir, resources.slab.path)
+        self._upgrade = Upgrade(resources.run_dir, resources.slab)
         self._takeover = Takeover(handover, resources.run_dir) if handover else None
         self._socket_keeper = SocketKeeperLink(resources.run_dir)
         self._deferred_signals: list[Signals] = []

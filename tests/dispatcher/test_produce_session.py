@@ -104,7 +104,7 @@ def new_config(**kafka: Any) -> Config:
 
 def new_session(slab: Slab, core: Dispatcher, loop: Loop, tap: object = None, **kafka: Any) -> ProduceSession:
     """Create a session with a fake socket."""
-    start = Start("dispatcher-0", DISPATCHER_ROW, new_config(**kafka), Path(), Path(), broker=Broker(7, "b1", 9092))
+    start = Start("dispatcher-0", DISPATCHER_ROW, new_config(**kafka), Path(), broker=Broker(7, "b1", 9092))
     session = ProduceSession(
         start,
         loop,

@@ -14,6 +14,7 @@ import pytest
 from bruce_mp.cli.commands import main
 from bruce_mp.client import StreamClient
 from bruce_mp.protocol.client.discard_line import parse_line
+from bruce_mp.slab.file import Slab, create_slab
 from bruce_mp.slab.layout import LAYOUT_VERSION
 from bruce_mp.supervisor.upgrade.upgrade_note import UpgradeStage, read_note
 from support.daemon import Daemon
@@ -240,6 +241,20 @@ def test_shutdown_while_the_slab_drains_exits_with_0_if_the_new_code_cannot_be_e
     assert "it cannot be executed: No such file or directory" in daemon.log()
     assert not daemon.slab_path.exists()
     assert not daemon.socket_path.exists()
+
+
+def test_an_upgrade_delivers_what_a_replaced_slab_holds(daemon: Daemon, broker: DevBroker) -> None:
+    broker.broker_down(1)
+    daemon.send("red", b"held")
+    daemon.wait_received(1)
+    geometry = Slab(daemon.slab_path).geometry
+    daemon.slab_path.unlink()
+    create_slab(daemon.slab_path, geometry, 0)
+    os.kill(daemon.pid, signal.SIGUSR2)
+    daemon.wait_for(lambda: "Shutting down" in daemon.log(), "the end to begin", WITHIN_S)
+    broker.broker_up(1)
+    wait_for_stage(daemon, UpgradeStage.DONE)
+    assert values_in(broker, "red") == [b"held"]
 
 
 def test_a_daemon_in_shutdown_is_not_upgraded(daemon: Daemon, broker: DevBroker) -> None:

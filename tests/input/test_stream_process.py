@@ -70,9 +70,7 @@ def worker(tmp_path: Path, listener: socket.socket) -> Iterator[_StreamWorker]:
 def a_worker(directory: Path, listener: socket.socket, geometry: Geometry = GEOMETRY) -> Iterator[_StreamWorker]:
     ours, theirs = Pipe()
     with new_slab(geometry) as slab, ours, theirs:
-        start = Start(
-            "input-1", WORKER_ROW, CONFIG, directory, slab.path, input_rows=(WORKER_ROW,), unix_stream=listener
-        )
+        start = Start("input-1", WORKER_ROW, CONFIG, directory, input_rows=(WORKER_ROW,), unix_stream=listener)
         made = _StreamWorker(start, slab, Control(theirs))
         made._connections._listeners.listen()
         yield made

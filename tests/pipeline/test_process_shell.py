@@ -69,7 +69,7 @@ class Shell(ProcessShell):
     """A process that records the calls of its hooks."""
 
     def __init__(self, slab: Slab, directory: Path, control: Control) -> None:
-        super().__init__(Start("some", ROW, CONFIG, directory, slab.path), control, ProcessRow(slab, ROW))
+        super().__init__(Start("some", ROW, CONFIG, directory), control, ProcessRow(slab, ROW))
         self.calls: list[str] = []
         self.reports = self.add_output(Reports(self.calls))
         self.due_ms: int | None = None

@@ -272,6 +272,20 @@ def test_a_slab_that_someone_removed_is_not_promised_to_the_next_start(tmp_path:
         assert daemon.slab_path.exists() == is_replaced
 
 
+@pytest.mark.parametrize("is_replaced", [False, True])
+def test_a_restarted_process_keeps_the_slab_that_someone_removed(tmp_path: Path, *, is_replaced: bool) -> None:
+    with FakeDaemon(tmp_path) as daemon:
+        daemon.start_ready()
+        slab = Slab(daemon.slab_path)
+        daemon.slab_path.unlink()
+        if is_replaced:  # by the slab of another daemon
+            create_slab(daemon.slab_path, slab.geometry, 0)
+        os.kill(daemon.pid_of("router"), signal.SIGKILL)
+        daemon.wait_for("Process router is ready", times=2)
+        assert ProcessRow(slab, lay.ROW_ROUTER).pid == daemon.pid_of("router")
+        assert daemon.end() == 0
+
+
 def test_the_end_without_held_messages_leaves_the_file_that_replaced_the_slab(tmp_path: Path) -> None:
     with FakeDaemon(tmp_path) as daemon:
         daemon.start_ready()

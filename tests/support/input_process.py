@@ -34,8 +34,8 @@ GEOMETRY: Final = Geometry(chunks=64, topics=16, partitions=16, landing_slots=8,
 WITHIN_S: Final = 20
 
 
-def _run(start: Start, connection: Connection) -> None:
-    main(start, Slab(start.slab_path), Control(connection))
+def _run(start: Start, slab_path: Path, connection: Connection) -> None:
+    main(start, Slab(slab_path), Control(connection))
 
 
 class InputProcess:
@@ -72,12 +72,12 @@ class InputProcess:
         config = Config(
             kafka=Kafka(bootstrap_servers=("127.0.0.1:1",)), input=settings, topic_share=TopicShare(alpha=self._alpha)
         )
-        start = Start("input", INPUT_ROW, config, self._directory, self.slab.path, listener=self.listener)
+        start = Start("input", INPUT_ROW, config, self._directory, listener=self.listener)
         context = multiprocessing.get_context("spawn")
         connection, theirs = context.Pipe()
         self._stack.enter_context(connection)
         self.control = Control(connection)
-        self.process = context.Process(target=_run, args=(start, theirs))
+        self.process = context.Process(target=_run, args=(start, self.slab.path, theirs))
         self.process.start()
         self._stack.callback(self._kill)
         theirs.close()

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 __all__ = ["StatusProcess"]
 
 
-def _run(start: Start, connection: Connection) -> None:
-    main(start, Slab(start.slab_path), Control(connection))
+def _run(start: Start, slab_path: Path, connection: Connection) -> None:
+    main(start, Slab(slab_path), Control(connection))
 
 
 class StatusProcess:
@@ -34,12 +34,12 @@ class StatusProcess:
         listen = f"unix:{listener.getsockname()}" if listener.family == AF_UNIX else Http().listen
         http = Http(listen=listen, discard_report_interval_s=report_interval_s, history_dir=str(run_dir))
         config = Config(kafka=Kafka(bootstrap_servers=("127.0.0.1:1",)), http=http)
-        start = Start("status", lay.ROW_STATUS, config, run_dir, slab_path, listener=listener)
+        start = Start("status", lay.ROW_STATUS, config, run_dir, listener=listener)
         context = multiprocessing.get_context("spawn")
         ours, theirs = context.Pipe()
         self.connection = ours
         self.control = Control(ours)
-        self.process: BaseProcess = context.Process(target=_run, args=(start, theirs))
+        self.process: BaseProcess = context.Process(target=_run, args=(start, slab_path, theirs))
         self.process.start()
         theirs.close()
 

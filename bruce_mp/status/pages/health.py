@@ -100,6 +100,8 @@ class Evidence(NamedTuple):
     active_config: ActiveConfig
     lost_socket_files: Sequence[str]
     """Paths of the socket files that are gone or were replaced."""
+    lost_slab: str
+    """Path of the slab if its file is gone or was replaced, else ""."""
     topics_over_share: Mapping[bytes, float]
     """Ratio of the slab that each of the largest topics holds; empty if `minute_discards` has no TOPIC_OVER_SHARE."""
 
@@ -166,6 +168,15 @@ def _lost_socket_files(evidence: Evidence) -> Iterator[str]:
             f"The socket file {path} is gone or was replaced, so no program can connect to the daemon there any more. "
             "Remove what may be in its place, then restart the daemon, with systemd bruce.socket first, to create it "
             "again. Keep cleaners of temporary files out of its directory."
+        )
+
+
+def _lost_slab(evidence: Evidence) -> Iterator[str]:
+    if evidence.lost_slab:
+        yield (
+            f"The slab {evidence.lost_slab} was deleted or replaced: the daemon works on with the deleted file, but "
+            "the messages in it are lost at the daemon's end. Set slab.path to a directory that no program cleans, and "
+            "restart the daemon while Kafka answers, so that it delivers them first."
         )
 
 
@@ -316,6 +327,7 @@ def _failed_accepts(evidence: Evidence) -> Iterator[str]:
 
 PROBLEMS: Final = (
     _lost_socket_files,
+    _lost_slab,
     _failed_accepts,
     _brokers_unreachable,
     _stalled_brokers,

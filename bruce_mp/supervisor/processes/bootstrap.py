@@ -26,7 +26,6 @@ from setproctitle import setproctitle
 
 from bruce_mp.errors import BruceError
 from bruce_mp.ipc.control_messages import Begin, Control, Loaded
-from bruce_mp.slab.file import Slab
 from bruce_mp.supervisor.signal_pipe import WATCHED_SIGNALS
 from bruce_mp.telemetry.clock import steady
 from bruce_mp.telemetry.logs import remove_handlers, set_up_logging
@@ -36,6 +35,7 @@ if TYPE_CHECKING:
     from multiprocessing.connection import Connection
 
     from bruce_mp.ipc.start import Start
+    from bruce_mp.slab.file import Slab
 
 __all__ = ["failure_file", "load_program", "open_descriptors", "run_program"]
 
@@ -62,11 +62,12 @@ def open_descriptors() -> set[int]:
     return {int(entry.name) for entry in entries if entry.is_symlink()} - {0, 1, 2}
 
 
-def run_program(program: str, start: Start, connection: Connection, unneeded: Iterable[int]) -> None:
+def run_program(program: str, start: Start, slab: Slab, connection: Connection, unneeded: Iterable[int]) -> None:
     """Run the module `program` (see `programs.py`).
 
     Exit with the error's code if the module raises a BruceError, and with code 70 if it raises another exception.
-    `unneeded` are inherited descriptors, which the process closes.
+    `slab` is the supervisor's mapping, so another file at the slab's path does not matter. `unneeded` are inherited
+    descriptors, which the process closes.
     """
     _die_with_parent()
     _drop_inheritance(unneeded)
@@ -75,7 +76,7 @@ def run_program(program: str, start: Start, connection: Connection, unneeded: It
         steady.offset_ms = start.clock_offset_ms
     try:
         set_up_logging(start.config.logging, start.name)
-        module, slab, control = importlib.import_module(program), Slab(start.slab_path), Control(connection)
+        module, control = importlib.import_module(program), Control(connection)
         if hasattr(module, "prepare"):
             module.prepare(slab)
         control.send(Loaded())

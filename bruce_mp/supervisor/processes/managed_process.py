@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from bruce_mp.ipc.control_messages import Broker, ControlMessage
     from bruce_mp.ipc.start import Start
+    from bruce_mp.slab.file import Slab
 
 __all__ = ["CLEAN_EXIT", "ManagedProcess"]
 
@@ -44,15 +45,16 @@ _FORK_CONTEXT: Final = multiprocessing.get_context("fork")
 class ManagedProcess:
     """A process and its restarts; each start makes a new *instance*. Times are in seconds of `time.monotonic()`.
 
-    `start` has the arguments of the next instance, which inherits the descriptors in `start` and `locks`. `due` is the
-    time of the next spawn or kill by `spawn_or_kill_if_due`, or None. If `ends_when_drained` is True, the process does
-    not restart when it has received Drain and exited with code 0.
+    `start` has the arguments of the next instance, which inherits `slab`, and the descriptors in `start` and `locks`.
+    `due` is the time of the next spawn or kill by `spawn_or_kill_if_due`, or None. If `ends_when_drained` is True, the
+    process does not restart when it has received Drain and exited with code 0.
     """
 
     def __init__(
         self,
         program: str,
         start: Start,
+        slab: Slab,
         locks: Sequence[int],
         now: float,
         *,
@@ -65,6 +67,7 @@ class ManagedProcess:
         self.connection: Connection | None = None
         self.process: ForkProcess | None = None
         self._program = program
+        self._slab = slab
         self._locks = locks
         self._ends_when_drained = ends_when_drained
         self._drain_message: Drain | None = None
@@ -166,7 +169,7 @@ class ManagedProcess:
         load_program(self._program)
         self.connection, child_end = _FORK_CONTEXT.Pipe()
         needed = {*self._locks, *self.start.descriptors(), child_end.fileno()}
-        arguments = (self._program, self.start, child_end, open_descriptors() - needed)
+        arguments = (self._program, self.start, self._slab, child_end, open_descriptors() - needed)
         process = _FORK_CONTEXT.Process(target=run_program, args=arguments, name=self.name)
         # The signals stay blocked until the child has replaced the supervisor's handlers, which it inherits.
         mask_before = signal.pthread_sigmask(signal.SIG_BLOCK, WATCHED_SIGNALS)

@@ -126,9 +126,10 @@ class ProcessGroup:
     ) -> ManagedProcess:
         """Return a process that is not started yet; `start_fields` are further arguments of `Start`."""
         resources = self._resources
-        common = (self._config, resources.run_dir, resources.slab.path)
-        start = Start(name, row, *common, clock_offset_ms=steady.offset_ms, **start_fields)
-        return ManagedProcess(program, start, resources.locks, time.monotonic(), ends_when_drained=ends_when_drained)
+        start = Start(name, row, self._config, resources.run_dir, clock_offset_ms=steady.offset_ms, **start_fields)
+        return ManagedProcess(
+            program, start, resources.slab, resources.locks, time.monotonic(), ends_when_drained=ends_when_drained
+        )
 
     def _create_input(self, row: int) -> ManagedProcess:
         input_sockets, number = self._resources.input_sockets, row - lay.ROW_FIRST_INPUT

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from bruce_mp import __version__
-from bruce_mp.slab.file import layout_version_of
 from bruce_mp.supervisor.upgrade.preflight import Preflight, PreflightError, PreflightReport
 from bruce_mp.supervisor.upgrade.upgrade_note import UpgradeNote, UpgradeStage, read_note, write_note
 from bruce_mp.telemetry.logs import NOTICE
@@ -26,6 +25,8 @@ from bruce_mp.telemetry.logs import NOTICE
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
+
+    from bruce_mp.slab.file import Slab
 
 __all__ = ["Upgrade", "UpgradeState"]
 
@@ -43,13 +44,13 @@ class UpgradeState(Enum):
 
 
 class Upgrade:
-    """State machine of an upgrade. `run_dir` and `slab` are the paths that this daemon uses.
+    """State machine of an upgrade. `run_dir` and `slab` are those that this daemon uses.
 
     `report` is the result of the last successful check, and `checked_at` the time when that check ended, in seconds of
     the monotonic clock.
     """
 
-    def __init__(self, run_dir: Path, slab: Path) -> None:
+    def __init__(self, run_dir: Path, slab: Slab) -> None:
         self._run_dir = run_dir
         self._slab = slab
         self._preflight: Preflight | None = None
@@ -94,7 +95,8 @@ class Upgrade:
         self._close_preflight()
 
     def _act_on_report(self, report: PreflightReport) -> None:
-        ours = (str(self._run_dir), str(self._slab), layout_version_of(self._slab))
+        layout = self._slab.layout_version if self._slab.is_at_path else None  # the new code cannot adopt a lost file
+        ours = (str(self._run_dir), str(self._slab.path), layout)
         if (report.run_dir, report.slab, report.layout) == ours:
             self._advance(UpgradeState.READY, UpgradeStage.TAKING_OVER, report)
             log.log(NOTICE, "bruce %s hands over to %s.", __version__, report.version)

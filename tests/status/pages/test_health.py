@@ -61,6 +61,15 @@ def test_a_daemon_whose_socket_file_is_gone_is_not_ready(daemon: OfflineStatusPa
     assert "then restart the daemon, with systemd bruce.socket first" in problem
 
 
+def test_a_daemon_whose_slab_is_gone_is_not_ready(daemon: OfflineStatusPages) -> None:
+    daemon.fetch_metadata(NOW_MS - 1000, NOW_MS - 1000)
+    aside = daemon.slab.path.rename(daemon.slab.path.with_name("aside"))
+    [problem] = daemon.json("/healthz", 503)["problems"]
+    aside.rename(daemon.slab.path)
+    assert problem.startswith(f"The slab {daemon.slab.path} was deleted or replaced: the daemon works on with the")
+    assert daemon.json("/healthz")["problems"] == []
+
+
 def test_a_daemon_without_metadata_is_live_and_not_ready(daemon: OfflineStatusPages) -> None:
     page = daemon.json("/healthz", 503)
     assert (page["live"], page["ready"], page["metadata_age_ms"]) == (True, False, None)

@@ -12,6 +12,7 @@ from bruce_mp.config.sections import Kafka
 from bruce_mp.ipc.control_messages import Begin, Control, ControlMessage, Drain, PeerDied, Stop
 from bruce_mp.ipc.start import Start
 from bruce_mp.supervisor.processes.managed_process import ManagedProcess
+from support.slabs import new_slab
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,8 +26,8 @@ CONFIG = Config(kafka=Kafka(bootstrap_servers=("b1:9092",)))
 def ends(tmp_path: Path) -> Iterator[tuple[ManagedProcess, Connection]]:
     """A process that loads its program, and its end of the control pipe."""
     ours, theirs = Pipe()
-    with ours, theirs:
-        child = ManagedProcess("nobody", Start("router", 1, CONFIG, tmp_path, tmp_path), (), 0.0)
+    with new_slab() as slab, ours, theirs:
+        child = ManagedProcess("nobody", Start("router", 1, CONFIG, tmp_path), slab, (), 0.0)
         child.may_begin = False
         child.connection = ours
         yield child, theirs
