@@ -6,14 +6,17 @@ the new code (`handover.py`), which then owns the same socket files. `kept_socke
 
 A setting *claims* the inherited socket that is bound to the setting's address, or the service manager's socket with the
 setting's name. If no setting claims a socket of a service manager or of `bruce hold`, the start fails, because the
-clients of that socket would wait forever. If no setting claims a socket of the replaced code, the new code closes it.
+clients of that socket would wait forever. If no setting claims a socket of the replaced code, the new code closes it,
+after the old input has received the waiting datagrams.
 """
 
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import socket
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -21,6 +24,7 @@ from typing import TYPE_CHECKING, Final
 from bruce_mp.config.addresses import HostPort, UnixPath
 from bruce_mp.errors import StartError
 from bruce_mp.supervisor.sockets.bound_sockets import BoundSocket
+from bruce_mp.telemetry.logs import plural
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -30,6 +34,10 @@ if TYPE_CHECKING:
 __all__ = ["InheritedSocket", "InheritedSockets", "sockets_from_manager", "with_socket_file"]
 
 SD_LISTEN_FDS_START: Final = 3
+log = logging.getLogger(__name__)
+_READ_TIMEOUT_S: Final = 2.0
+"""Time limit for an input of the replaced code to read an unclaimed socket empty."""
+_READ_POLL_S: Final = 0.01
 _KIND_NAMES: Final = {
     socket.SOCK_DGRAM: "a datagram socket (systemd: ListenDatagram=)",
     socket.SOCK_STREAM: "a listening stream socket (systemd: ListenStream=)",
@@ -142,9 +150,17 @@ class InheritedSockets:
         self.close()
 
     def close(self) -> None:
-        """Close the unclaimed sockets, and remove the socket files that the daemon may remove."""
+        """Close the unclaimed sockets, and remove the socket files that the daemon may remove.
+
+        An input of the replaced code that still runs first receives the waiting datagrams.
+        """
         for inherited in self._sockets:
             inherited.bound.remove_file()
+            if inherited.socket.type == socket.SOCK_DGRAM and (lost_count := _refuse_senders(inherited.socket)):
+                address = _address_text(inherited.socket)
+                log.error(
+                    "No setting names the socket at %s: %s in it are lost.", address, plural(lost_count, "datagram")
+                )
             inherited.socket.close()
         self._sockets.clear()
 
@@ -171,6 +187,24 @@ def _open_inherited(descriptor: int, name: str) -> InheritedSocket:
         ) from error
     opened.set_inheritable(False)
     return InheritedSocket(opened, name)
+
+
+def _refuse_senders(datagrams: socket.socket) -> int:
+    """Let sends to the socket fail, wait until another process has read it empty, and return the number of the rest."""
+    datagrams.shutdown(socket.SHUT_RD)
+    deadline = time.monotonic() + _READ_TIMEOUT_S
+    while _has_datagram(datagrams, socket.MSG_PEEK) and time.monotonic() < deadline:
+        time.sleep(_READ_POLL_S)
+    return sum(1 for _ in iter(lambda: _has_datagram(datagrams), False))
+
+
+def _has_datagram(datagrams: socket.socket, flags: int = 0) -> bool:
+    """Receive a datagram; return False if none waits. A poll would report a socket that was shut down as readable."""
+    try:
+        datagrams.recv(1, flags | socket.MSG_DONTWAIT)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def _address_of(inherited: socket.socket) -> HostPort | UnixPath | None:

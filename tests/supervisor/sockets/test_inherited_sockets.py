@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import socket
+from threading import Thread
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -10,6 +11,7 @@ import pytest
 from bruce_mp.config.addresses import HostPort, UnixPath
 from bruce_mp.config.inputs import Input, Tcp, UnixDatagram, UnixStream
 from bruce_mp.errors import StartError
+from bruce_mp.supervisor.sockets import inherited_sockets
 from bruce_mp.supervisor.sockets.inherited_sockets import InheritedSocket, InheritedSockets, sockets_from_manager
 from bruce_mp.supervisor.sockets.input_sockets import open_input_sockets
 from bruce_mp.supervisor.upgrade.handover import Handover, PassedSocket
@@ -146,6 +148,36 @@ def test_an_own_socket_at_a_formerly_configured_path_is_removed(datagrams: socke
     assert not (tmp_path / "in").exists()
     assert intake.datagrams is not None
     intake.datagrams.socket.close()
+
+
+def test_an_input_reads_the_datagrams_of_a_formerly_configured_path(
+    datagrams: socket.socket, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(inherited_sockets, "_READ_TIMEOUT_S", 60)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender, datagrams.dup() as of_input:
+        sender.connect(place_of(datagrams))
+        sender.send(b"waits")
+        closing = Thread(target=InheritedSockets([InheritedSocket(datagrams, SETTING, is_ours=True)]).close)
+        closing.start()
+        closing.join(0.1)
+        assert closing.is_alive()
+        assert of_input.recv(10) == b"waits"
+        closing.join()
+        with pytest.raises(BrokenPipeError):
+            sender.send(b"too late")
+    assert caplog.text == ""
+
+
+def test_datagrams_of_a_formerly_configured_path_that_no_input_reads_are_counted(
+    datagrams: socket.socket, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(inherited_sockets, "_READ_TIMEOUT_S", 0)
+    place = place_of(datagrams)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+        for value in (b"", b"lost"):
+            sender.sendto(value, place)
+    InheritedSockets([InheritedSocket(datagrams, SETTING, is_ours=True)]).close()
+    assert f"No setting names the socket at unix:{place}: 2 datagrams in it are lost." in caplog.text
 
 
 def test_an_own_port_chosen_by_the_kernel_is_kept(tcp: socket.socket) -> None:
