@@ -112,9 +112,10 @@ class Links:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._receivers: dict[Path, zmq.Socket[bytes]] = {}
 
-    def _endpoint(self, name: str) -> str:
-        return f"ipc://{self._directory / name}.ipc"
+    def _path(self, name: str) -> Path:
+        return self._directory / f"{name}.ipc"
 
     def sender(self, name: str) -> LinkSender:
         """Return the sending end of a link, which connects as soon as the receiver has bound the link."""
@@ -122,7 +123,7 @@ class Links:
         socket.setsockopt(zmq.SNDHWM, _HIGH_WATER_MARKS.get(name, 0))
         socket.setsockopt(zmq.RECONNECT_IVL, _RECONNECT_MS)
         socket.setsockopt(zmq.LINGER, 0)
-        socket.connect(self._endpoint(name))
+        socket.connect(f"ipc://{self._path(name)}")
         return LinkSender(socket)
 
     def receiver(self, name: str) -> LinkReceiver:
@@ -134,15 +135,41 @@ class Links:
         socket.setsockopt(zmq.RCVHWM, _HIGH_WATER_MARKS.get(name, 0))
         socket.setsockopt(zmq.LINGER, 0)
         try:
-            socket.bind(self._endpoint(name))
-        except zmq.ZMQError as error:
+            _bind(socket, self._path(name))
+        except StartError:
             socket.close()
-            raise StartError(
-                f"The socket {self._directory / name}.ipc cannot be created: {error.strerror}. Check the "
-                "path and the permissions of the directory; no other program should use the directory."
-            ) from error
+            raise
+        self._receivers[self._path(name)] = socket
         return LinkReceiver(socket)
+
+    def restore_files(self) -> None:
+        """Bind the links again whose socket files are gone: processes that start later could not connect.
+
+        The present connections continue.
+        """
+        for path, socket in self._receivers.items():
+            try:
+                if not path.is_socket():
+                    _bind(socket, path)
+                    log.warning(
+                        "The socket file %s was gone, and is there again: no program should remove it.",
+                        path,
+                        extra={"about": path},
+                    )
+            except (OSError, StartError) as error:
+                log.error("%s", error)
 
     def close(self, timeout_ms: int = 0) -> None:
         """Wait for at most `timeout_ms` until the sent frames have reached their receivers, and close all links."""
         self._context.destroy(linger=timeout_ms)
+
+
+def _bind(socket: zmq.Socket[bytes], path: Path) -> None:
+    """Bind a socket to a path, also a second time."""
+    try:
+        socket.bind(f"ipc://{path}")
+    except zmq.ZMQError as error:
+        raise StartError(
+            f"The socket {path} cannot be created: {error.strerror}. Check the path and the permissions of the "
+            "directory; no other program should use the directory."
+        ) from error

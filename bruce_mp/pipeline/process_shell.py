@@ -42,6 +42,8 @@ MAX_FRAMES_PER_ROUND: Final = 64
 """The most frames of one link that the loop serves before it serves its other sources again."""
 _FLUSH_DELAY_S: Final = 0.5
 """The time between a first waiting report and the flush, so that a flush sends many reports together."""
+_FILE_CHECK_S: Final = 1.0
+"""The time between two checks of the links' socket files."""
 
 
 class Output(Protocol):
@@ -161,6 +163,7 @@ class ProcessShell:
         """Start, and serve the sources until `stop`."""
         self.recover()
         self._row.start_heartbeat(self._loop.call_about, steady_ms)
+        self.repeat(_FILE_CHECK_S, self._links.restore_files)
         self.start()
         self.send(Ready())
         self._end_round()

@@ -119,6 +119,31 @@ def test_reports_beyond_the_queue_limit_stay_with_their_sender(links: Links) -> 
     wait_until(lambda: sender.send_bytes(b"again"), "the link to have room again")
 
 
+def test_a_link_whose_socket_file_was_removed_is_bound_again(
+    tmp_path: Path, links: Links, caplog: pytest.LogCaptureFixture
+) -> None:
+    receiver = links.receiver(LINK)
+    earlier = links.sender(LINK)
+    earlier.send(number(1))
+    assert receive(receiver) == number(1)
+    [file] = tmp_path.iterdir()
+    for count in range(2, 5):
+        file.unlink()
+        later = links.sender(LINK)
+        later.send(number(count))
+        links.restore_files()
+        assert receive(receiver) == number(count)
+        earlier.send(number(0))
+        assert receive(receiver) == number(0)
+        assert caplog.text.count(f"The socket file {file} was gone") == count - 1
+        links.restore_files()
+    file.unlink()
+    tmp_path.rename(tmp_path.with_name("moved"))
+    links.restore_files()
+    tmp_path.with_name("moved").rename(tmp_path)
+    assert f"The socket {file} cannot be created: No such file or directory" in caplog.text
+
+
 @pytest.mark.process
 def test_a_sender_reconnects_after_its_receiver_restarts(tmp_path: Path, links: Links) -> None:
     """Frames accepted by the dead receiver are lost, as documented; later frames arrive in order."""

@@ -283,7 +283,7 @@ def test_pending_reports_are_flushed_soon_and_until_the_link_accepts_them(
 def test_idle_outputs_set_no_timer(bench: Bench) -> None:
     bench.supervisor.send(Stop())
     bench.shell.run()
-    assert len(bench.shell._loop._timers) == 1  # the heartbeat
+    assert len(bench.shell._loop._timers) == 2  # the heartbeat and the check of the socket files
 
 
 def test_repeated_call_is_made_at_once_and_again(bench: Bench) -> None:
