@@ -2,13 +2,15 @@
 
 A barrier is a request for the outcome of all earlier messages of the connection. The daemon's answer has counts of all
 messages of the connection, but an `Outcome` has counts of the messages since the last flush. If the connection breaks,
-the outcome of the messages since the last flush is unknown.
+the outcome of the messages since the last flush is unknown. A later flush of a stronger level also counts those that an
+earlier flush confirmed only at a weaker one.
 """
 
 from __future__ import annotations
 
 import os
 import select
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
@@ -32,6 +34,13 @@ MAX_LIMIT_MS: Final = 2**31 - 1
 """The largest time limit that fits into a barrier; a flush without a limit uses it."""
 DAEMON_FRACTION: Final = 0.9
 """The daemon's time limit for an answer, as a fraction of the flush's; the rest is for the transfer of the answer."""
+
+_CONFIRMED_LEVELS: Final = {
+    Level.RECEIVED: (Level.RECEIVED,),
+    Level.DURABLE: (Level.RECEIVED, Level.DURABLE),
+    Level.DELIVERED: tuple(Level),
+}
+"""The levels that each message has reached after a successful flush, by the flush's level."""
 
 ZERO_COUNTS: Final = BarrierAnswer(b"", BarrierStatus.DONE, received=0, delivered=0, discarded=0)
 
@@ -80,8 +89,9 @@ class FlushRequest:
         limit_ms = MAX_LIMIT_MS
         if remaining_s is not None:
             limit_ms = int(min(remaining_s * 1000 * DAEMON_FRACTION, MAX_LIMIT_MS))
+        self.level = Level[level.upper()]
         self.token = os.urandom(TOKEN_BYTES)
-        self.frame = encode_barrier(self.token, Level[level.upper()], limit_ms)
+        self.frame = encode_barrier(self.token, self.level, limit_ms)
 
 
 def read_answer(
@@ -114,20 +124,24 @@ class FlushMark(NamedTuple):
 
     ended_connection_count: int
     """Number of connections that had ended before; it identifies the connection of the request."""
+    level: Level
     written_count: int
-    """Number of messages written to the connection since its last flush."""
+    """Number of messages written to the connection."""
     flushed_counts: BarrierAnswer
     """The daemon's answer to the previous flush of the connection."""
 
 
 class UnflushedMessages:
-    """The number of messages written since the last flush, and their outcome. The caller holds a lock."""
+    """The number of written messages that no flush has confirmed, and their outcome. The caller holds a lock."""
 
     def __init__(self) -> None:
         self._ended_connection_count = 0
         self._written_count = 0
-        self._uncertain_count = 0
-        """Number of messages of broken connections, until a FlushError reports them."""
+        """Number of messages written to the connection."""
+        self._confirmed_counts: Counter[Level] = Counter()
+        """Number of these that have reached each level, as flushes confirmed."""
+        self._uncertain_counts: Counter[Level] = Counter()
+        """Number of unconfirmed messages of broken connections by level, until a FlushError reports them."""
         self._flushed_counts = ZERO_COUNTS
         """The daemon's answer to the last flush of the connection."""
 
@@ -135,21 +149,23 @@ class UnflushedMessages:
         self._written_count += message_count
 
     def on_connection_ended(self) -> None:
-        """Count the unflushed messages of the connection as uncertain: no later connection reports their outcome."""
-        self._uncertain_count += self._written_count
+        """Count the unconfirmed messages of the connection as uncertain: no later connection reports their outcome."""
+        for level in Level:
+            self._uncertain_counts[level] += self._written_count - self._confirmed_counts[level]
         self._ended_connection_count += 1
         self._written_count = 0
+        self._confirmed_counts.clear()
         self._flushed_counts = ZERO_COUNTS
 
-    def mark(self) -> FlushMark:
+    def mark(self, level: Level) -> FlushMark:
         """Return the mark for a request that is sent now; first call `raise_if_uncertain`."""
-        self.raise_if_uncertain()
-        return FlushMark(self._ended_connection_count, self._written_count, self._flushed_counts)
+        self.raise_if_uncertain(level)
+        return FlushMark(self._ended_connection_count, level, self._written_count, self._flushed_counts)
 
-    def raise_if_uncertain(self) -> None:
-        """Raise FlushError if a connection with unflushed messages broke since the last call."""
-        if self._uncertain_count:
-            uncertain, self._uncertain_count = self._uncertain_count, 0
+    def raise_if_uncertain(self, level: Level) -> None:
+        """Raise FlushError if a connection broke whose messages had not reached the level, and no call has told so."""
+        if uncertain := self._uncertain_counts[level]:
+            self._uncertain_counts -= Counter(dict.fromkeys(Level, uncertain))  # a stronger level may keep others
             raise FlushError(
                 f"the connection broke. Of the {uncertain} messages written to it, an unknown number arrived."
             )
@@ -157,17 +173,18 @@ class UnflushedMessages:
     def resolve(self, mark: FlushMark, answer: BarrierAnswer) -> Outcome:
         """Return the outcome of the messages that `mark` covers, from the answer to its request.
 
-        Raise FlushError if messages have no outcome yet, or if a connection with unflushed messages broke.
+        Raise FlushError if messages have no outcome yet, or if a connection with unconfirmed messages broke.
         """
         is_current = mark.ended_connection_count == self._ended_connection_count
         if not is_current:
-            self.raise_if_uncertain()
+            self.raise_if_uncertain(mark.level)
         outcome = _difference(answer, mark.flushed_counts)
         if answer.status is not BarrierStatus.DONE:
             raise FlushError(_STATUS_TEXTS[answer.status], outcome)
         if is_current:  # the counts of a later connection do not include these messages
             self._flushed_counts = answer
-            self._written_count -= mark.written_count
+            for level in _CONFIRMED_LEVELS[mark.level]:
+                self._confirmed_counts[level] = mark.written_count
         return outcome
 
 

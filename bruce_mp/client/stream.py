@@ -324,8 +324,8 @@ class _ConnectedClient(Client):
     def flush(self, timeout: float | None = None, level: LevelName = "delivered") -> Outcome:
         """Wait until every earlier message has reached `level`, and return the counts of outcomes.
 
-        Raise `FlushError` on timeout, or if the connection broke since the last flush. The client does not send
-        messages again that may be lost.
+        Raise `FlushError` on timeout, or if the connection broke before a flush of this level, or a stronger one. The
+        client does not send messages again that may be lost.
 
         Args:
             timeout: longest wait in seconds; None: without limit.
@@ -350,7 +350,7 @@ class _ConnectedClient(Client):
         except OSError:
             with self._exclusive(NO_LIMIT):
                 self._drop_connection(connection)
-                self._unflushed.raise_if_uncertain()
+                self._unflushed.raise_if_uncertain(request.level)
             raise FlushError("the connection broke before the daemon answered.") from None
         finally:
             with self._exclusive(NO_LIMIT):
@@ -366,7 +366,7 @@ class _ConnectedClient(Client):
         except SendError:
             self._outgoing.remove_last()  # the request, unless a part of it is written
             raise
-        return self._unflushed.mark()
+        return self._unflushed.mark(request.level)
 
     def _drop_connection(self, connection: socket.socket) -> None:
         """Disconnect after `connection` broke, unless another thread has disconnected already."""

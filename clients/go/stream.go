@@ -33,9 +33,9 @@ var (
 	ErrRefused      = errors.New("bruce: the daemon refused the flush: it keeps no journal, or is too old")
 )
 
-// An UncertainError is the error of a flush after a connection broke. The first Messages since the last flush were written
-// to that connection; each may be delivered or not, and the client does not send them again. Later messages belong to the
-// next flush.
+// An UncertainError is the error of a flush after a connection broke. The first Messages that no flush of this level confirmed
+// were written to that connection; each may be delivered or not, and the client does not send them again. Later messages
+// belong to the next flush.
 type UncertainError struct {
 	Messages int64
 }
@@ -79,7 +79,7 @@ type StreamClient struct {
 	pending      []byte // whole messages that the writer does not have yet
 	waitingBytes int
 	requests     []*flushRequest // that the writer does not have yet
-	uncertain    int64
+	uncertain    levelCounts     // of ended connections: messages that may not have reached the level
 	closing      bool
 	wasDenied    bool          // the last attempt to connect failed for want of permission
 	denied       error         // of the last attempt, if the one before it was denied, too
@@ -99,10 +99,34 @@ type StreamClient struct {
 // A link is one connection. The client's mutex guards its counts.
 type link struct {
 	net.Conn
-	hasEnded bool
-	messages int64 // completely written
-	flushed  Outcome
-	awaiting map[uint64]*flushRequest
+	hasEnded  bool
+	messages  int64 // completely written
+	flushed   Outcome
+	confirmed levelCounts
+	awaiting  map[uint64]*flushRequest
+}
+
+// levelCounts are numbers of messages by [Level].
+type levelCounts [Durable + 1]int64
+
+// confirm notes that messages have reached a level, and so all weaker ones.
+func (c *levelCounts) confirm(level Level, messages int64) {
+	c[Received], c[level] = messages, messages
+	if level == Delivered {
+		c[Durable] = messages
+	}
+}
+
+// takeError returns the error for the messages that may not have reached the level; others may be left for a stronger one.
+func (c *levelCounts) takeError(level Level) error {
+	messages := c[level]
+	if messages == 0 {
+		return nil
+	}
+	for each := range c {
+		c[each] -= min(c[each], messages)
+	}
+	return &UncertainError{messages}
 }
 
 type flushRequest struct {
@@ -226,9 +250,10 @@ func (c *StreamClient) register(request *flushRequest) error {
 	if c.closing {
 		return ErrClosed
 	}
-	if c.uncertain > 0 {
-		err := &UncertainError{c.uncertain}
-		c.uncertain = 0
+	if request.level > Durable {
+		return ErrRefused
+	}
+	if err := c.uncertain.takeError(request.level); err != nil {
 		return err
 	}
 	c.requests = append(c.requests, request)
@@ -500,7 +525,9 @@ func (c *StreamClient) disconnectLocked() {
 	ended := c.link
 	c.link = nil
 	_ = ended.Close()
-	c.uncertain += ended.messages - ended.flushed.Received
+	for level, confirmed := range ended.confirmed {
+		c.uncertain[level] += ended.messages - confirmed
+	}
 	unanswered := c.requests
 	c.requests = nil
 	for _, request := range ended.awaiting {
@@ -527,14 +554,14 @@ func (c *StreamClient) giveBack(requests []*flushRequest) {
 }
 
 func (c *StreamClient) retry(request *flushRequest) {
-	switch {
-	case request.isOver:
-	case c.uncertain > 0:
-		request.finish(Outcome{}, &UncertainError{c.uncertain})
-		c.uncertain = 0
-	case c.denied != nil:
+	if request.isOver {
+		return
+	}
+	if err := c.uncertain.takeError(request.level); err != nil {
+		request.finish(Outcome{}, err)
+	} else if c.denied != nil {
 		request.finish(Outcome{}, c.denied)
-	default:
+	} else {
 		c.requests = append(c.requests, request)
 	}
 }
@@ -579,6 +606,7 @@ func (c *StreamClient) settle(from *link, a answer) {
 	switch a.status {
 	case statusDone:
 		from.flushed = a.counts
+		from.confirmed.confirm(request.level, a.counts.Received)
 		request.finish(outcome, nil)
 	case statusTimeLimit:
 		request.finish(outcome, context.DeadlineExceeded)

@@ -50,8 +50,8 @@ final class FlushError extends \RuntimeException
     /**
      * @param string $reason TIMED_OUT or SHUTTING_DOWN (flush again), NO_PERMISSION, BROKEN, REFUSED (no journal), or
      *     CLOSED (close() was called before)
-     * @param int $uncertain with BROKEN: this number of messages, the first ones since the last flush, may be delivered
-     *     or not; the client does not send them again
+     * @param int $uncertain with BROKEN: this number of messages, the first ones that no flush of this level confirmed, may
+     *     be delivered or not; the client does not send them again
      */
     public function __construct(
         public readonly string $reason,
@@ -383,6 +383,7 @@ final class Barrier
     private const ANSWER_BYTES = 44;
     private const REASON_BYTES = 10;
     private const LEVELS = ['received' => 0, 'delivered' => 1, 'durable' => 2];
+    public const NO_COUNTS = ['received' => 0, 'delivered' => 0, 'durable' => 0];
     private const REASONS = [
         1 => 'MALFORMED', 'UNSUPPORTED_API_KEY', 'UNSUPPORTED_VERSION', 'NO_MEM', 'BAD_TOPIC', 'LONG_MSG', 'RATE_LIMIT',
         'TOPIC_AUTOCREATE_FAIL', 'NO_AVAILABLE_PARTITIONS', 'KAFKA_ERROR_ACK', 'DELIVERY_ATTEMPT_LIMIT',
@@ -461,9 +462,12 @@ final class StreamClient
     private float $nextAttempt;
     private int $denials; // consecutive attempts to connect that failed for want of permission
     private int $breaks;
-    private int $uncertain;
+    /** @var array<string, int> of ended connections, by level: messages that may not have reached it */
+    private array $uncertain;
     private int $writtenMessages;
     private Outcome $flushed;
+    /** @var array<string, int> of the written messages, by level */
+    private array $confirmed;
     private int $token;
     private ?int $barrierConnection; // the connection that got the last barrier
     /** @var ?array{token: int, status: int, counts: Outcome} */
@@ -544,18 +548,18 @@ final class StreamClient
         $this->resetAfterFork();
         $this->checkOpen();
         $deadline = self::now() + $timeout;
-        if ($this->uncertain > 0) {
-            throw $this->takeUncertain();
+        if ($this->uncertain[$level] > 0) {
+            throw $this->takeUncertain($level);
         }
         $this->appendBarrier($level, $deadline);
         $this->retryAfterDenial();
         while (true) {
             $this->step();
-            if ($this->uncertain > 0) {
-                throw $this->takeUncertain();
+            if ($this->uncertain[$level] > 0) {
+                throw $this->takeUncertain($level);
             }
             if ($this->answer !== null && $this->answer['token'] === $this->token) {
-                return $this->settle($this->answer);
+                return $this->settle($this->answer, $level);
             }
             if ($this->isDenied()) {
                 $this->removeBarrier();
@@ -618,11 +622,12 @@ final class StreamClient
             $this->socket = null;
         }
         $this->messages = new \SplQueue();
-        $this->bytes = $this->written = $this->denials = $this->breaks = $this->uncertain = $this->writtenMessages = $this->token = 0;
+        $this->bytes = $this->written = $this->denials = $this->breaks = $this->writtenMessages = $this->token = 0;
         $this->unread = '';
         $this->backoff = self::FIRST_BACKOFF_S;
         $this->nextAttempt = 0;
         $this->flushed = new Outcome();
+        $this->uncertain = $this->confirmed = Barrier::NO_COUNTS;
         $this->barrierConnection = $this->answer = null;
         $this->isClosed = false;
         $names = ['sent', 'sent_bytes', 'waiting', 'buffer_full', 'too_large', 'refused', 'closed', 'connections'];
@@ -836,9 +841,12 @@ final class StreamClient
         socket_close($this->socket);
         $this->socket = null;
         $this->unread = '';
-        $this->uncertain += $this->writtenMessages - $this->flushed->received;
+        foreach ($this->confirmed as $level => $count) {
+            $this->uncertain[$level] += $this->writtenMessages - $count;
+        }
         $this->writtenMessages = 0;
         $this->flushed = new Outcome();
+        $this->confirmed = Barrier::NO_COUNTS;
     }
 
     /** Wait until the connection is ready, the next attempt is due, or the deadline has passed. */
@@ -888,21 +896,24 @@ final class StreamClient
         }
     }
 
-    private function takeUncertain(): FlushError
+    /** Return the error for the messages that may not have reached the level; others may be left for a stronger one. */
+    private function takeUncertain(string $level): FlushError
     {
-        $error = new FlushError('BROKEN', $this->uncertain);
-        $this->uncertain = 0;
-        return $error;
+        $uncertain = $this->uncertain[$level];
+        $this->uncertain = array_map(fn (int $count): int => max(0, $count - $uncertain), $this->uncertain);
+        return new FlushError('BROKEN', $uncertain);
     }
 
     /** @param array{token: int, status: int, counts: Outcome} $answer */
-    private function settle(array $answer): Outcome
+    private function settle(array $answer, string $level): Outcome
     {
         if ($answer['status'] !== 0) {
             throw new FlushError([1 => 'TIMED_OUT', 2 => 'SHUTTING_DOWN'][$answer['status']] ?? 'REFUSED');
         }
         $outcome = $answer['counts']->minus($this->flushed);
         $this->flushed = $answer['counts'];
+        $reached = $level === 'delivered' ? array_keys($this->confirmed) : ['received', $level];
+        $this->confirmed = array_replace($this->confirmed, array_fill_keys($reached, $this->flushed->received));
         return $outcome;
     }
 }

@@ -36,7 +36,8 @@ module Bruce
   end
 
   # Some messages have no final outcome. The code is :timed_out or :shutting_down (flush again), :no_permission, :broken
-  # (#uncertain messages, the first ones since the last flush, may be delivered or not), :refused (no journal) or :closed.
+  # (#uncertain messages, the first ones that no flush of this level confirmed, may be delivered or not), :refused (no
+  # journal) or :closed.
   class FlushError < Error
     TEXTS = {
       timed_out: 'The time limit passed. The daemon still delivers the rest; flush again.',
@@ -386,7 +387,7 @@ module Bruce
       synchronize do
         alone(deadline) do
           raise FlushError, :closed if @is_closed
-          raise take_uncertain if @uncertain.positive?
+          raise take_uncertain(level) if @uncertain[level].positive?
 
           append_barrier(level, deadline)
           await_answer(level, deadline)
@@ -432,9 +433,10 @@ module Bruce
       @next_attempt = 0
       @denials = 0 # consecutive attempts to connect that failed for want of permission
       @breaks = 0
-      @uncertain = 0
+      @uncertain = Hash.new(0) # of ended connections, by level: messages that may not have reached it
       @written_messages = 0
       @flushed = NOTHING
+      @confirmed = Hash.new(0) # of the written messages, by level
       @token = 0
       @barrier_connection = nil
       @answer = nil
@@ -598,9 +600,10 @@ module Bruce
       @socket&.close
       @socket = nil
       @unread.clear
-      @uncertain += @written_messages - @flushed.received
+      Barrier::LEVELS.each_key { |level| @uncertain[level] += @written_messages - @confirmed[level] }
       @written_messages = 0
       @flushed = NOTHING
+      @confirmed.clear
     end
 
     def hang_up
@@ -675,8 +678,8 @@ module Bruce
         raise FlushError, :closed if @is_closed
 
         step
-        raise take_uncertain if @uncertain.positive?
-        return settle if @answer&.token == @token
+        raise take_uncertain(level) if @uncertain[level].positive?
+        return settle(level) if @answer&.token == @token
         break if denied? || now >= deadline
 
         append_barrier(level, deadline) if @barrier_connection && (!@socket || @barrier_connection != @stats.connections)
@@ -691,18 +694,21 @@ module Bruce
       raise
     end
 
-    def take_uncertain
-      uncertain = @uncertain
-      @uncertain = 0
+    # Return the error for the messages that may not have reached the level; others may be left for a stronger one.
+    def take_uncertain(level)
+      uncertain = @uncertain[level]
+      @uncertain.transform_values! { |count| [count - uncertain, 0].max }
       FlushError.new(:broken, uncertain)
     end
 
-    def settle
+    def settle(level)
       answer = @answer
       raise FlushError, Barrier::CODES.fetch(answer.status, :refused) unless answer.status.zero?
 
       outcome = answer.counts - @flushed
       @flushed = answer.counts
+      reached = level == :delivered ? Barrier::LEVELS.keys : [:received, level]
+      reached.each { |each| @confirmed[each] = @flushed.received }
       outcome
     end
 

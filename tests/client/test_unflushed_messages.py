@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bruce_mp.client.flush import FlushError, UnflushedMessages
-from bruce_mp.protocol.client.barrier import BarrierAnswer, BarrierStatus
+from bruce_mp.protocol.client.barrier import BarrierAnswer, BarrierStatus, Level
 
 
 def answer(received: int, delivered: int) -> BarrierAnswer:
@@ -16,13 +16,13 @@ def received_messages() -> UnflushedMessages:
     """Return the counts of ten messages that the daemon has received and not delivered."""
     unflushed = UnflushedMessages()
     unflushed.on_written(10)
-    unflushed.resolve(unflushed.mark(), answer(10, 0))
+    unflushed.resolve(unflushed.mark(Level.RECEIVED), answer(10, 0))
     return unflushed
 
 
 def test_an_answer_from_an_ended_connection_counts_from_the_flush_before() -> None:
     unflushed = received_messages()
-    mark = unflushed.mark()
+    mark = unflushed.mark(Level.RECEIVED)
     unflushed.on_connection_ended()
     outcome = unflushed.resolve(mark, answer(10, 10))
     assert (outcome.received, outcome.delivered) == (0, 10)
@@ -30,18 +30,47 @@ def test_an_answer_from_an_ended_connection_counts_from_the_flush_before() -> No
 
 def test_an_answer_from_an_ended_connection_leaves_the_counts_of_the_next() -> None:
     unflushed = received_messages()
-    mark = unflushed.mark()
+    mark = unflushed.mark(Level.RECEIVED)
     unflushed.on_connection_ended()
     unflushed.on_written(1)
     unflushed.resolve(mark, answer(10, 10))
-    outcome = unflushed.resolve(unflushed.mark(), answer(1, 1))
+    outcome = unflushed.resolve(unflushed.mark(Level.RECEIVED), answer(1, 1))
     assert (outcome.received, outcome.delivered) == (1, 1)
 
 
 def test_messages_of_an_ended_connection_are_uncertain_despite_an_answer() -> None:
     unflushed = received_messages()
     unflushed.on_written(3)
-    mark = unflushed.mark()
+    mark = unflushed.mark(Level.RECEIVED)
     unflushed.on_connection_ended()
     with pytest.raises(FlushError, match="3 messages"):
         unflushed.resolve(mark, answer(13, 13))
+
+
+@pytest.mark.parametrize(
+    ("confirmed", "uncertain"),
+    [(Level.RECEIVED, {Level.DURABLE, Level.DELIVERED}), (Level.DURABLE, {Level.DELIVERED}), (Level.DELIVERED, set())],
+)
+def test_messages_of_an_ended_connection_are_uncertain_at_stronger_levels(
+    confirmed: Level, uncertain: set[Level]
+) -> None:
+    for level in Level:
+        unflushed = UnflushedMessages()
+        unflushed.on_written(10)
+        unflushed.resolve(unflushed.mark(confirmed), answer(10, 0))
+        unflushed.on_connection_ended()
+        if level in uncertain:
+            with pytest.raises(FlushError, match="10 messages"):
+                unflushed.mark(level)
+        for each in Level:
+            if level in uncertain or each not in uncertain:
+                unflushed.mark(each)  # the error is raised once, and by no weaker level
+
+
+def test_an_error_of_a_weaker_level_leaves_the_other_messages_to_a_stronger_one() -> None:
+    unflushed = received_messages()
+    unflushed.on_written(3)
+    unflushed.on_connection_ended()
+    for level, count in ((Level.RECEIVED, 3), (Level.DELIVERED, 10)):
+        with pytest.raises(FlushError, match=f"{count} messages"):
+            unflushed.mark(level)

@@ -193,6 +193,31 @@ def test_a_broken_connection_makes_written_messages_uncertain(program: Conforman
         program.close_stream(1000)
 
 
+def test_a_broken_connection_makes_messages_uncertain_that_are_only_received(
+    program: ConformanceProgram, tmp_path: Path
+) -> None:
+    with StreamDaemon(tmp_path / "in") as daemon:
+        program.open_stream(tmp_path / "in")
+        program.send_stream("t", range(5), 100)
+        assert program.flush(20_000, "delivered").delivered == 5
+        program.send_stream("t", range(5, 15), 100)
+        assert program.flush(20_000, "received").received == 10
+        program.send_stream("t", range(15, 18), 100)
+        daemon.wait(18)
+        daemon.cut()
+        for level, uncertain in (("received", 3), ("durable", 10)):
+            answer = program.flush(20_000, level)
+            assert (answer.error, answer.uncertain) == ("BROKEN", uncertain), level
+        program.send_stream("t", range(18, 19), 100)
+        assert program.flush(20_000, "durable").received == 1
+        daemon.cut()
+        assert program.flush(20_000, "received").error is None
+        answer = program.flush(20_000, "delivered")
+        assert (answer.error, answer.uncertain) == ("BROKEN", 1)
+        assert program.flush(20_000, "delivered") == (None, 0, 0, 0, 0, "-")
+        program.close_stream(1000)
+
+
 def test_a_partly_written_message_is_written_again(program: ConformanceProgram, tmp_path: Path) -> None:
     with StreamDaemon(tmp_path / "in") as daemon:
         daemon.reading.clear()  # the connection fills up within the message

@@ -25,6 +25,7 @@ enum {
     FIRST_BACKOFF_MS = 50,
     MAX_BACKOFF_MS = 5000,
     MAX_WAIT_MS = 50, /* a thread may close the connection on which another one waits */
+    LEVELS = 3,
     MAX_BREAKS = 5,   /* consecutive connections that may break within the same message */
     BARRIER = 258,
     ANSWER = 259,
@@ -97,7 +98,8 @@ struct bruce_stream {
 
     int64_t written_messages;  /* completely, to this connection */
     struct counts flushed;     /* the daemon's counts at the last successful flush */
-    int64_t uncertain;
+    int64_t confirmed[LEVELS]; /* of the written messages, by the level that they have reached at least */
+    int64_t uncertain[LEVELS]; /* of earlier connections, by the level that they may not have reached */
     uint64_t last_token;
     uint64_t barrier_connection; /* number of the connection that got the last barrier; 0: none yet */
     struct answer answer;
@@ -247,9 +249,11 @@ static void disconnect(bruce_stream *client)
     client->socket = -1; /* first: after a fork() in between, the child must not close another file of this number */
     close(ended);
     client->input_size = 0;
-    client->uncertain += client->written_messages - client->flushed.received;
+    for (int level = 0; level < LEVELS; level++)
+        client->uncertain[level] += client->written_messages - client->confirmed[level];
     client->written_messages = 0;
     memset(&client->flushed, 0, sizeof client->flushed);
+    memset(client->confirmed, 0, sizeof client->confirmed);
 }
 
 static void on_break(bruce_stream *client)
@@ -435,7 +439,7 @@ static void lock(bruce_stream *client)
             disconnect(client);
         client->buffer = NULL; /* lost: another thread may have been replacing it */
         client->capacity = client->start = client->end = client->written = 0;
-        client->uncertain = 0;
+        memset(client->uncertain, 0, sizeof client->uncertain);
         client->breaks = 0;
         memset(&client->stats, 0, sizeof client->stats);
         client->generation = generation;
@@ -601,12 +605,15 @@ static void set_outcome(bruce_outcome *outcome, const struct counts *now, const 
     }
 }
 
-static int settle(bruce_stream *client, bruce_outcome *outcome)
+static int settle(bruce_stream *client, enum bruce_level level, bruce_outcome *outcome)
 {
     set_outcome(outcome, &client->answer.counts, &client->flushed);
     switch (client->answer.status) {
     case DONE:
         client->flushed = client->answer.counts;
+        for (int each = 0; each < LEVELS; each++)
+            if (each == BRUCE_RECEIVED || each == (int)level || level == BRUCE_DELIVERED) /* the strongest one */
+                client->confirmed[each] = client->flushed.received;
         return BRUCE_OK;
     case TIME_LIMIT: return BRUCE_TIMED_OUT;
     case SHUTDOWN: return BRUCE_SHUTTING_DOWN;
@@ -614,10 +621,12 @@ static int settle(bruce_stream *client, bruce_outcome *outcome)
     }
 }
 
-static int take_uncertain(bruce_stream *client, bruce_outcome *outcome)
+/* Report the messages that may not have reached the level; others may be left for a stronger one. */
+static int take_uncertain(bruce_stream *client, enum bruce_level level, bruce_outcome *outcome)
 {
-    outcome->uncertain = client->uncertain;
-    client->uncertain = 0;
+    outcome->uncertain = client->uncertain[level];
+    for (int each = 0; each < LEVELS; each++)
+        client->uncertain[each] -= client->uncertain[each] < outcome->uncertain ? client->uncertain[each] : outcome->uncertain;
     return BRUCE_BROKEN;
 }
 
@@ -625,10 +634,10 @@ static int await_answer(bruce_stream *client, enum bruce_level level, int64_t de
 {
     for (;;) {
         service(client);
-        if (client->uncertain)
-            return take_uncertain(client, outcome);
+        if (client->uncertain[level])
+            return take_uncertain(client, level, outcome);
         if (client->answer.token == client->last_token)
-            return settle(client, outcome);
+            return settle(client, level, outcome);
         if (client->is_foreign)
             return BRUCE_REFUSED;
         if (is_denied(client, deadline_ms))
@@ -669,8 +678,8 @@ static int flush_locked(bruce_stream *client, enum bruce_level level, int64_t de
 {
     int error;
 
-    if (client->uncertain)
-        return take_uncertain(client, outcome);
+    if (client->uncertain[level])
+        return take_uncertain(client, level, outcome);
     client->is_foreign = false;
     retry_after_denial(client, deadline_ms);
     error = append_barrier(client, level, deadline_ms);
@@ -690,6 +699,8 @@ int bruce_stream_flush(bruce_stream *client, enum bruce_level level, int timeout
     if (!outcome)
         outcome = &unused;
     memset(outcome, 0, sizeof *outcome);
+    if ((unsigned)level >= LEVELS)
+        return BRUCE_REFUSED;
     lock(client);
     if (begin_flush(client, deadline_ms)) {
         error = flush_locked(client, level, deadline_ms, outcome);

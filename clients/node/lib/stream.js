@@ -14,6 +14,9 @@ const MAX_TIMER = 2 ** 31 - 1; // in ms; a longer timer would end after 1 ms
 const MAX_BREAKS = 5; // consecutive connections that may break within the same message
 const DENIALS = ['EACCES', 'EPERM'];
 
+/** Numbers of messages by level. */
+const noCounts = () => ({ received: 0, delivered: 0, durable: 0 });
+
 /**
  * Sends messages over a UNIX stream socket or TCP, and connects again after a break.
  *
@@ -36,7 +39,7 @@ class StreamClient {
 
   #flushes = []; // in their order; only the first one is asked for
   #lastToken = 0;
-  #uncertain = 0;
+  #uncertain = noCounts(); // of ended connections: messages that may not have reached the level
   #isClosed = false;
   #onDone = null; // ends the wait of close()
 
@@ -89,7 +92,7 @@ class StreamClient {
   flush({ timeout = 30_000, level = 'delivered' } = {}) {
     if (!(level in LEVELS)) throw new TypeError(`Level ${level} does not exist.`);
     if (this.#isClosed) return Promise.reject(new FlushError('CLOSED'));
-    if (this.#uncertain > 0) return Promise.reject(this.#takeUncertain());
+    if (this.#uncertain[level] > 0) return Promise.reject(this.#takeUncertain(level));
     return new Promise((resolve, reject) => {
       const flush = { level, resolve, reject, deadline: Date.now() + timeout, after: this.#waiting.length, token: null };
       flush.timer = setTimeout(() => this.#endFlush(flush, this.#timedOut()), Math.min(timeout, MAX_TIMER));
@@ -102,10 +105,11 @@ class StreamClient {
     return new FlushError('TIMED_OUT', 0, this.#link?.isOpen ? 'TIMED_OUT' : 'NO_CONNECTION');
   }
 
-  #takeUncertain() {
-    const error = new FlushError('BROKEN', this.#uncertain);
-    this.#uncertain = 0;
-    return error;
+  /** Return the error for the messages that may not have reached the level; others may be left for a stronger one. */
+  #takeUncertain(level) {
+    const count = this.#uncertain[level];
+    for (const each in LEVELS) this.#uncertain[each] = Math.max(0, this.#uncertain[each] - count);
+    return new FlushError('BROKEN', count);
   }
 
   #endFlush(flush, error, outcome) {
@@ -131,7 +135,11 @@ class StreamClient {
     if (!flush) return;
     const error = errorOf(status);
     const outcome = since(link.flushed, counts);
-    if (!error) link.flushed = counts;
+    if (!error) {
+      link.flushed = counts;
+      const reached = flush.level === 'delivered' ? Object.keys(LEVELS) : ['received', flush.level];
+      for (const level of reached) link.confirmed[level] = counts.received;
+    }
     this.#endFlush(flush, error, outcome);
   }
 
@@ -194,7 +202,8 @@ class StreamClient {
   #connect() {
     if (this.#retryTimer !== null) return;
     const socket = net.connect(this.#address);
-    const link = { socket, isOpen: false, isDenied: false, messages: 0, flushed: NONE, reader: new AnswerReader() };
+    const counts = { messages: 0, flushed: NONE, confirmed: noCounts() };
+    const link = { socket, isOpen: false, isDenied: false, ...counts, reader: new AnswerReader() };
     this.#link = link;
     socket.on('connect', () => {
       link.isOpen = true;
@@ -231,12 +240,14 @@ class StreamClient {
     if (this.#inFlight > 1) this.#giveUpBatch(link);
     else if (this.#inFlight === 1) this.#countBreak();
     this.#inFlight = 0;
-    this.#uncertain += link.messages - link.flushed.received;
+    for (const level in LEVELS) this.#uncertain[level] += link.messages - link.confirmed[level];
     for (const flush of this.#flushes) flush.token = null;
     this.#denials = link.isDenied ? this.#denials + 1 : 0;
     this.#retryLater();
     if (this.#denials > 1) this.#onDenied();
-    if (this.#uncertain > 0 && this.#flushes.length > 0) this.#endFlush(this.#flushes[0], this.#takeUncertain());
+    for (const flush of [...this.#flushes]) {
+      if (this.#uncertain[flush.level] > 0) this.#endFlush(flush, this.#takeUncertain(flush.level));
+    }
   }
 
   #giveUpBatch(link) {

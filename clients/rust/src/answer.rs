@@ -21,6 +21,20 @@ pub enum Level {
     Durable = 2,
 }
 
+/// The number of levels.
+pub(crate) const LEVELS: usize = 3;
+
+impl Level {
+    /// Returns the levels that each message has reached after a flush of this one.
+    pub(crate) const fn reached(self) -> &'static [Self] {
+        match self {
+            Self::Received => &[Self::Received],
+            Self::Durable => &[Self::Received, Self::Durable],
+            Self::Delivered => &[Self::Received, Self::Durable, Self::Delivered],
+        }
+    }
+}
+
 /// Counts of the messages since the last successful flush, or since the connection was opened.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Outcome {
@@ -60,8 +74,9 @@ pub enum FlushError {
     ShuttingDown,
     /// The socket's mode, or that of its directory, denies the connection.  The messages stay in the buffer.
     NoPermission,
-    /// A connection broke.  This number of messages, the first ones since the last flush, were written to it; each may
-    /// be delivered or not, and the client does not send them again.  The next flush concerns later messages only.
+    /// A connection broke.  This number of messages, the first ones that no flush of this level confirmed, were
+    /// written to it; each may be delivered or not, and the client does not send them again.  The next flush concerns later
+    /// messages only.
     Broken(u64),
     /// The daemon keeps no journal, or is too old; or the peer is not the daemon.
     Refused,

@@ -8,7 +8,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use crate::answer::{barrier, Answer};
+use crate::answer::{barrier, Answer, LEVELS};
 use crate::{FlushError, InvalidMessage, Level, Message, Outcome, SendError};
 
 /// The longest message that a daemon accepts on a stream by default (`input.max_stream_size` + 4).
@@ -146,7 +146,8 @@ struct State {
     pending: Vec<u8>,
     waiting_bytes: usize,
     flush: Option<Flush>,
-    uncertain: u64,
+    /// Of ended connections, by level: the messages that may not have reached it.
+    uncertain: [u64; LEVELS],
     is_closing: bool,
     is_aborted: bool,
     link: Option<Link>,
@@ -174,6 +175,8 @@ struct Link {
     has_ended: bool,
     messages: u64,
     flushed: Outcome,
+    /// By level.
+    confirmed: [u64; LEVELS],
 }
 
 impl Flush {
@@ -183,8 +186,10 @@ impl Flush {
 }
 
 impl State {
-    fn take_uncertain(&mut self) -> Option<FlushError> {
-        let uncertain = std::mem::take(&mut self.uncertain);
+    /// Returns the error for the messages that may not have reached the level; others may be left for a stronger one.
+    fn take_uncertain(&mut self, level: Level) -> Option<FlushError> {
+        let uncertain = self.uncertain[level as usize];
+        self.uncertain = self.uncertain.map(|count| count.saturating_sub(uncertain));
         (uncertain > 0).then_some(FlushError::Broken(uncertain))
     }
 
@@ -192,12 +197,14 @@ impl State {
     fn disconnect(&mut self) {
         if let Some(link) = self.link.take() {
             link.connection.shut_down();
-            self.uncertain += link.messages - link.flushed.received;
+            for (uncertain, confirmed) in self.uncertain.iter_mut().zip(link.confirmed) {
+                *uncertain += link.messages - confirmed;
+            }
         }
-        if !self.flush.as_ref().is_some_and(|flush| flush.result.is_none()) {
+        let Some(level) = self.flush.as_ref().filter(|flush| flush.result.is_none()).map(|flush| flush.level) else {
             return;
-        }
-        let error = self.take_uncertain();
+        };
+        let error = self.take_uncertain(level);
         if let Some(flush) = &mut self.flush {
             flush.token = None; // the next connection is asked again
             flush.result = error.map(Err);
@@ -215,6 +222,9 @@ impl State {
             None => Ok(answer.counts.since(&link.flushed)),
         });
         if let Some(Ok(_)) = flush.result {
+            for level in flush.level.reached() {
+                link.confirmed[*level as usize] = answer.counts.received;
+            }
             link.flushed = answer.counts;
         }
     }
@@ -330,7 +340,7 @@ impl StreamClient {
             }
             state = self.shared.wait(state, deadline);
         }
-        if let Some(error) = state.take_uncertain() {
+        if let Some(error) = state.take_uncertain(level) {
             return Err(error);
         }
         state.flush = Some(Flush { level, deadline, is_covered: false, token: None, result: None });
@@ -483,8 +493,13 @@ impl<'a> Writer<'a> {
                 }
                 state.stats.connections += 1;
                 let number = state.stats.connections;
-                state.link =
-                    Some(Link { connection: for_state, has_ended: false, messages: 0, flushed: Outcome::default() });
+                state.link = Some(Link {
+                    connection: for_state,
+                    has_ended: false,
+                    messages: 0,
+                    flushed: Outcome::default(),
+                    confirmed: [0; LEVELS],
+                });
                 let shared = Arc::clone(self.shared);
                 thread::spawn(move || read_answers(&shared, number, for_reader));
                 self.connection = Some(connection);

@@ -45,8 +45,9 @@ public final class FlushException extends IOException {
     }
 
     /**
-     * Returns the number of messages, the first ones since the last flush, that were written to a connection which broke. Each
-     * may be delivered or not, and the client does not send them again. The next flush concerns later messages only.
+     * Returns the number of messages, the first ones that no flush of this level confirmed, that were written to a
+     * connection which broke. Each may be delivered or not, and the client does not send them again. The next flush concerns
+     * later messages only.
      */
     public long uncertain() {
         return uncertain;

@@ -7,5 +7,10 @@ public enum FlushLevel {
     /** Each one is acknowledged by Kafka, or discarded. */
     DELIVERED,
     /** As {@link #DELIVERED}, or in the daemon's journal on disk. */
-    DURABLE
+    DURABLE;
+
+    /** Returns true if messages that have reached this level have reached the other one, too. */
+    boolean includes(FlushLevel other) {
+        return this == DELIVERED || other == RECEIVED || other == this;
+    }
 }

@@ -22,6 +22,7 @@ import java.time.Duration;
 import java.util.ArrayDeque;
 import java.util.ArrayList;
 import java.util.Deque;
+import java.util.EnumMap;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
@@ -58,7 +59,7 @@ public final class StreamClient implements Closeable {
     private final Deque<byte[]> waiting = new ArrayDeque<>();
     private final List<FlushRequest> requests = new ArrayList<>();
     private long waitingBytes;
-    private long uncertain;
+    private final EnumMap<FlushLevel, Long> uncertain = noCounts(); // messages that may not have reached the level
     private Connection connection;
     private SocketChannel opened;
     private long backoffMillis; // between the start of the last attempt to connect and the next one
@@ -89,6 +90,7 @@ public final class StreamClient implements Closeable {
         boolean hasEnded;
         long messages;
         FlushOutcome flushed = FlushOutcome.NONE;
+        final EnumMap<FlushLevel, Long> confirmed = noCounts();
 
         Connection(SocketChannel channel) {
             this.channel = channel;
@@ -264,17 +266,26 @@ public final class StreamClient implements Closeable {
         if (isClosing) {
             throw closedException();
         }
-        if (uncertain > 0) {
-            throw takeUncertain();
+        if (uncertain.get(request.level) > 0) {
+            throw takeUncertain(request.level);
         }
         requests.add(request);
         changed.signalAll();
     }
 
-    private FlushException takeUncertain() {
-        FlushException broken = FlushException.broken(uncertain);
-        uncertain = 0;
-        return broken;
+    /** Returns the error for the messages that may not have reached the level; others may be left for a stronger one. */
+    private FlushException takeUncertain(FlushLevel level) {
+        long taken = uncertain.get(level);
+        uncertain.replaceAll((each, count) -> Math.max(0, count - taken));
+        return FlushException.broken(taken);
+    }
+
+    private static EnumMap<FlushLevel, Long> noCounts() {
+        EnumMap<FlushLevel, Long> counts = new EnumMap<>(FlushLevel.class);
+        for (FlushLevel level : FlushLevel.values()) {
+            counts.put(level, 0L);
+        }
+        return counts;
     }
 
     // --- closing -----------------------------------------------------------------------------------------------------
@@ -653,7 +664,8 @@ public final class StreamClient implements Closeable {
             requests.clear();
             if (connection != null) {
                 closeQuietly(connection.channel);
-                uncertain += connection.messages - connection.flushed.received();
+                long messages = connection.messages;
+                connection.confirmed.forEach((level, count) -> uncertain.merge(level, messages - count, Long::sum));
                 connection.awaiting.values().removeAll(due);
                 unanswered.addAll(connection.awaiting.values());
                 connection = null;
@@ -669,8 +681,8 @@ public final class StreamClient implements Closeable {
         if (request.isOver) {
             return;
         }
-        if (uncertain > 0) {
-            request.fail(takeUncertain());
+        if (uncertain.get(request.level) > 0) {
+            request.fail(takeUncertain(request.level));
         } else {
             requests.add(request);
         }
@@ -720,6 +732,8 @@ public final class StreamClient implements Closeable {
             case Barrier.Answer.DONE -> {
                 request.succeed(answer.counts().minus(from.flushed));
                 from.flushed = answer.counts();
+                from.confirmed.replaceAll((level, count) ->
+                        request.level.includes(level) ? from.flushed.received() : count);
             }
             case Barrier.Answer.TIME_LIMIT -> request.fail(timedOut());
             case Barrier.Answer.SHUTTING_DOWN -> request.fail(new FlushException(
