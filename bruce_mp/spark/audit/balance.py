@@ -230,13 +230,15 @@ _BY_ANSWERS: Final = {
 """The absent messages that answers explain, with the columns of `_OVERLAPS`."""
 _COUNTED: Final = {
     "absent_sums": """
-        select pool, topic, sum(absent) as absent from {strays} join {pools} using (writer, topic) group by pool, topic
+        select pool, topic, sum(absent) as absent, count(*) over (partition by pool) as topics
+        from {strays} join {pools} using (writer, topic) group by pool, topic
     """,
-    # An answer does not say in which topics its discards are. So they count in each topic of the pool, but at most as
-    # often as the topic has absent messages. Possibly delivered messages have no such limit: if Kafka has them, they
-    # are not absent.
+    # An answer does not say in which topics its discards are. So they count in each topic of a pool with several ones,
+    # but at most as often as the topic has absent messages. Possibly delivered messages have no such limit: if Kafka
+    # has them, they are not absent.
     "counted": """
-        select topic, reason, sum(if(reason = 'POSSIBLY_DELIVERED', count, least(count, absent))) as counted
+        select topic, reason,
+          sum(if(reason = 'POSSIBLY_DELIVERED' or topics = 1, count, least(count, absent))) as counted
         from {reported} join {absent_sums} using (pool) group by topic, reason
     """,
 }

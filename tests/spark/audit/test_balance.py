@@ -188,6 +188,15 @@ def lines_beyond_the_answers_explain_other_losses(books: Scene) -> Balance:
 
 
 @scene
+def a_line_of_a_replayed_message_explains_no_other_loss(books: Scene) -> Balance:
+    books.enter("q1", {("a", M1): 10}, delivered=0, discarded={"NO_MEM": 10})
+    books.arrive("q1", "a", range(10))
+    books.add_line("a", 10)
+    books.enter("q2", {("a", M1): 6}, delivered=None)
+    return {"a": {"sent": 16, "delivered": 10, "missing": 6}}
+
+
+@scene
 def a_line_explains_a_loss_with_or_without_a_stamp(books: Scene) -> Balance:
     books.enter("q1", {("a", M1): 5}, "received")
     books.enter("q2", {("a", M1): 5}, "received", stamped=False)
