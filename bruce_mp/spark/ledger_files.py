@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Final
 
 from bruce_mp.errors import BruceError
 from bruce_mp.spark.ledger import write_atomically
-from bruce_mp.spark.storage import list_files, total_size
+from bruce_mp.spark.storage import list_files, resolve_file, total_size
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
@@ -133,7 +133,7 @@ def visible_paths(uris: Iterable[str], changed_after_s: float = 0) -> list[str]:
             if not total_size(path):
                 raise LedgerFileError(path, _EMPTY) from None
             paths.append(path)
-    return list(dict.fromkeys(paths))
+    return list({resolve_file(path)[1]: path for path in paths}.values())
 
 
 def visible_files(uri: str, changed_after_s: float = 0, names: Collection[str] | None = None) -> list[str]:

@@ -23,10 +23,9 @@ def resolve_file(uri: str) -> tuple[str, Hashable]:
 
     Raise OSError or ValueError.
     """
-    system, path = _resolve_uri(uri)
-    if system.type_name != "local":
+    if "://" in uri and not uri.startswith("file://"):
         return uri, uri
-    resolved = Path(path).resolve()
+    resolved = Path(_resolve_uri(uri)[1]).resolve()
     try:
         status = resolved.stat()
     except FileNotFoundError:  # a glob

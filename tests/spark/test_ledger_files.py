@@ -181,7 +181,10 @@ def test_files_given_by_name_are_read_once(tmp_path: Path) -> None:
     files = sorted(str(path) for path in tmp_path.glob("*.json") if path.is_file())
     visible = [f"{tmp_path}/{name}" for name in visible_files(str(tmp_path))]
     assert sorted(visible_paths(files)) == sorted(visible)
-    assert sorted(visible_paths([str(tmp_path), *files, f"{tmp_path}/"])) == sorted(visible), "each once"
+    others = [f"{tmp_path}/", f"file://{tmp_path}", f"{tmp_path}/link"]
+    (tmp_path / "link").symlink_to(tmp_path)
+    paths = visible_paths([str(tmp_path), *files, *others])
+    assert sorted(path.rpartition("/")[2] for path in paths) == sorted(visible_files(str(tmp_path))), "each once"
     part = f"{tmp_path}/{QUERY}-3.json"
     assert visible_paths([part]) == [part], "a file that is covered by none of the given ones"
     assert visible_paths([f"{tmp_path}/*.json"]) == [f"{tmp_path}/*.json"]

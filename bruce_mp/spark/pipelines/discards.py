@@ -6,22 +6,25 @@ all parsed columns of its row are null.
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import unquote
 
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 
 from bruce_mp.protocol.client.messages import EmptyFields
 from bruce_mp.protocol.client.replay_rules import line_of
 from bruce_mp.spark.expressions import expressions
+from bruce_mp.spark.storage import resolve_file
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable
 
     from pyspark.sql import DataFrame, SparkSession
 
     from bruce_mp.protocol.client.discard_line import DiscardLine
 
-__all__ = ["parse_line", "parse_lines", "read_complete_lines", "read_discard_lines"]
+__all__ = ["find_files", "parse_line", "parse_lines", "read_complete_lines", "read_discard_lines"]
 
 _LINE_COLUMNS: Final = (
     "struct<now_ms bigint, time_ms bigint, event string, info string, topic string, key binary, value binary, "
@@ -34,10 +37,23 @@ _COMPRESSED: Final = r"[.](gz|bz2|deflate|snappy|lz4|zst|xz)$"
 """End of the name of a file that Spark decompresses. Its size does not show if its last line is complete."""
 
 
-def read_discard_lines(spark: SparkSession, paths: Sequence[str]) -> DataFrame:
+def find_files(spark: SparkSession, paths: Iterable[str]) -> list[str]:
+    """Return each file that a path, a directory or a glob names, once. Raise Spark's error if a path has none."""
+    uris = (uri for path in paths for uri in sorted(spark.read.text(path).inputFiles()))
+    files = (unquote(uri.removeprefix("file://")) for uri in uris)
+    return list({resolve_file(file)[1]: file for file in files}.values())
+
+
+def read_discard_lines(spark: SparkSession, paths: Iterable[str]) -> DataFrame:
     """Return the columns `line` and `position` (which rises from line to line of a file), and `_LINE_COLUMNS`."""
-    lines = spark.read.text(list(paths)).selectExpr("value as line", "monotonically_increasing_id() as position")
+    files = list(map(_literal, find_files(spark, paths)))
+    lines = spark.read.text(files).selectExpr("value as line", "monotonically_increasing_id() as position")
     return parse_lines(lines)
+
+
+def _literal(file: str) -> str:
+    """Return a glob that matches only this file."""
+    return re.sub(r"[][*?{}\\]", r"\\\g<0>", file)
 
 
 def read_complete_lines(spark: SparkSession, path: str) -> tuple[DataFrame, int]:

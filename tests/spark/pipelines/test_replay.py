@@ -16,7 +16,7 @@ from bruce_mp.protocol.client.barrier import Barrier, BarrierAnswer, BarrierStat
 from bruce_mp.protocol.client.discard_line import DiscardLine, LineEvent, format_line
 from bruce_mp.protocol.client.replay_rules import DoubtfulPolicy, LineSelection, ReplayCounts
 from bruce_mp.spark.cli import main
-from bruce_mp.spark.pipelines.discards import read_complete_lines
+from bruce_mp.spark.pipelines.discards import read_complete_lines, read_discard_lines
 from bruce_mp.spark.pipelines.progress import Progress
 from bruce_mp.spark.pipelines.replay import DoubtfulError, replay
 from support.stream_sink import StreamSink, all_delivered
@@ -179,6 +179,17 @@ def test_only_lines_that_were_complete_at_the_start_are_read(
         growing.write(after)
     assert [row["line"] for row in lines.orderBy("position").collect()] == expected
     assert counted == cut_count
+
+
+def test_each_discard_file_is_read_once(spark: SparkSession, tmp_path: Path) -> None:
+    for name, number in {"discard.log": 1, "discard.log.[1]": 2, "discard.log.%202": 3}.items():
+        (tmp_path / name).write_bytes(line(number))
+    (tmp_path / "latest").symlink_to(tmp_path / "discard.log")
+    (tmp_path / "empty").mkdir()
+    paths = [f"{tmp_path}/discard.log*", f"file://{tmp_path}/discard.log", f"{tmp_path}/latest", f"{tmp_path}"]
+    values = [bytes(row["value"]) for row in read_discard_lines(spark, paths).collect()]
+    assert sorted(values) == [b"v1", b"v2", b"v3"]
+    assert read_discard_lines(spark, [f"{tmp_path}/empty"]).count() == 0
 
 
 def test_a_compressed_file_is_read_whole(spark: SparkSession, tmp_path: Path) -> None:
