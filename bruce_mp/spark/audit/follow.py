@@ -5,16 +5,16 @@ watermark is the newest timestamp read so far less the lateness. A message may h
 start of the last read less the lateness limits the watermark. The watermark stops while the topics get no messages.
 Therefore a minute is also closed once all messages in Kafka are read and the minute is older than the lateness plus the
 interval of reads. Each report covers all closed minutes of the window, so messages that come after their minute is
-closed count in the next report.
+closed count in the next report. The first report after a longer pause also covers the minutes since the last one.
 
-OUTPUT/checkpoint keeps the progress.
+OUTPUT/checkpoint keeps the progress of reading, and OUTPUT/reported the end of the last report.
 """
 
 from __future__ import annotations
 
 import time
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from threading import Event
 from typing import TYPE_CHECKING, Final
 
@@ -22,10 +22,10 @@ from bruce_mp.spark.audit.kafka_source import stream_topics
 from bruce_mp.spark.audit.report import remove_report
 from bruce_mp.spark.audit.run import Audit, AuditInputError, check_paths, compare, write_facts
 from bruce_mp.spark.kafka_admin import missing_topics
-from bruce_mp.spark.ledger import MINUTE_MS
+from bruce_mp.spark.ledger import MINUTE_MS, write_atomically
 from bruce_mp.spark.ledger_files import visible_paths
 from bruce_mp.spark.pipelines.progress import Progress
-from bruce_mp.spark.storage import absolute_path, open_directory
+from bruce_mp.spark.storage import absolute_path, open_directory, read_texts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -41,6 +41,7 @@ __all__ = ["Follow", "follow"]
 _POLL_INTERVAL_S: Final = 1
 _MAX_LAST_READ_S: Final = 30
 """A limit of the read before the last report, because systemd kills a service 90 s after SIGTERM."""
+_REPORTED_UNTIL: Final = "until_ms"
 _NONE_CLOSED: Final = -1  # instead of the end of a minute
 
 
@@ -80,8 +81,10 @@ def follow(
         for closed_until_ms, audit in _closed_minutes(query, plan, stop or Event(), display, lambda: _end(spark, plan)):
             _remove_old_facts(plan)
             check_paths(spark, plan.audit)  # not before the first report, because a ledger may appear after the start
-            minute_condition = f"minute >= {closed_until_ms - plan.window_s * 1000} and minute < {closed_until_ms}"
-            verdict = compare(spark, audit, minute_condition, changed_after=_two_windows_ago(plan))
+            first_ms = min(closed_until_ms - plan.window_s * 1000, _reported_until(plan))
+            minute_condition = f"minute >= {first_ms} and minute < {closed_until_ms}"
+            verdict = compare(spark, audit, minute_condition, changed_after=_oldest_needed(plan))
+            _keep_reported_until(plan, closed_until_ms)
             display.show_line(f"up to {datetime.fromtimestamp(closed_until_ms / 1000, UTC):%Y-%m-%d %H:%M}: {verdict}")
             yield verdict
             if plan.stop_when_bad and not verdict.is_good:
@@ -111,7 +114,7 @@ def _end(spark: SparkSession, plan: Follow) -> tuple[int, Audit] | None:
     The report covers the time until now, and the present files of the ledgers, because tasks that commit later may have
     sent messages that are not read. A glob still has all files.
     """
-    audit = replace(plan.audit, ledgers=visible_paths(plan.audit.ledgers, _two_windows_ago(plan).timestamp()))
+    audit = replace(plan.audit, ledgers=visible_paths(plan.audit.ledgers, _oldest_needed(plan).timestamp()))
     now_ms = _now_ms()
     query = _facts_writer(spark, plan).trigger(availableNow=True).start()
     try:
@@ -177,13 +180,27 @@ def _has_read_all(query: StreamingQuery) -> bool:
     return query.lastProgress is not None and not status["isDataAvailable"] and not status["isTriggerActive"]
 
 
-def _two_windows_ago(plan: Follow) -> datetime:
-    """Return the time before which ledger files are ignored, and facts are removed."""
-    return datetime.now(UTC) - timedelta(seconds=2 * plan.window_s)
+def _reported_until(plan: Follow) -> int:
+    """Return the end of the minutes that the last report covers (ms since the epoch); now if there is no report."""
+    texts = read_texts(f"{absolute_path(plan.audit.output)}/reported")
+    return int(texts.get(_REPORTED_UNTIL, _now_ms()))
+
+
+def _keep_reported_until(plan: Follow, closed_until_ms: int) -> None:
+    """Write the file for `_reported_until`, without minutes of which messages may still come."""
+    system, root = open_directory(f"{absolute_path(plan.audit.output)}/reported")
+    minute = (closed_until_ms - plan.lateness_s * 1000) // MINUTE_MS
+    write_atomically(system, f"{root}/{_REPORTED_UNTIL}", [b"%d" % (minute * MINUTE_MS)])
+
+
+def _oldest_needed(plan: Follow) -> datetime:
+    """Return the time before which ledger files are ignored, and facts removed: a window before the next report's."""
+    first_s = min(time.time() - plan.window_s, _reported_until(plan) / 1000)
+    return datetime.fromtimestamp(first_s - plan.window_s, UTC)
 
 
 def _remove_old_facts(plan: Follow) -> None:
-    """Remove the facts of micro-batches that were written more than two windows ago."""
+    """Remove the facts of micro-batches that no report needs any more."""
     from pyarrow.fs import FileSelector  # noqa: PLC0415 - slow to import
 
     system, root = open_directory(plan.audit.facts_directory)
@@ -192,8 +209,9 @@ def _remove_old_facts(plan: Follow) -> None:
         if entry.is_file and entry.mtime is not None:
             batch = entry.path.removeprefix(f"{root}/").partition("/")[0]
             last_writes[batch] = max(entry.mtime, last_writes.get(batch, entry.mtime))
+    oldest_needed = _oldest_needed(plan)
     for batch, last_write in last_writes.items():
-        if last_write < _two_windows_ago(plan):
+        if last_write < oldest_needed:
             system.delete_dir(f"{root}/{batch}")
 
 

@@ -208,6 +208,34 @@ def test_a_stop_event_ends_follow_in_any_thread(monkeypatch: pytest.MonkeyPatch,
         thread.join()
 
 
+def test_the_first_report_covers_the_minutes_since_the_last_one(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The command was down for longer than the window."""
+    module, hour_ms, minute_ms = "bruce_mp.spark.audit.follow", 3_600_000, 60_000
+    now_ms = time.time_ns() // 1_000_000 // minute_ms * minute_ms
+    plan = Follow(Audit("nowhere", [TOPIC], [], f"{tmp_path}"), lateness_s=60, window_s=600)
+    reports: list[tuple[str, float]] = []
+    (tmp_path / "facts").mkdir()
+
+    def compare(_: object, __: object, condition: str, changed_after: datetime) -> None:
+        reports.append((condition, changed_after.timestamp()))
+
+    for name in ("missing_topics", "check_paths"):
+        monkeypatch.setattr(f"{module}.{name}", lambda *_: None)
+    monkeypatch.setattr(f"{module}._start_query", lambda *_: InterruptedQuery())
+    monkeypatch.setattr(f"{module}.compare", compare)
+    for ends in ([now_ms - 2 * hour_ms], [now_ms - hour_ms, now_ms]):
+        monkeypatch.setattr(f"{module}._closed_minutes", lambda *_, ends=ends: [(end, plan.audit) for end in ends])
+        list(follow(cast("Any", None), plan, progress=quiet()))
+    first_times = [
+        now_ms - 2 * hour_ms - 10 * minute_ms, now_ms - 2 * hour_ms - minute_ms, now_ms - hour_ms - minute_ms,
+    ]  # fmt: skip
+    assert [condition.split()[2] for condition, _ in reports] == [str(first) for first in first_times]
+    for first_ms, (_, changed_after_s) in zip(first_times[1:], reports[1:], strict=True):
+        assert changed_after_s == first_ms / 1000 - plan.window_s
+
+
 class SteadyQuery(InterruptedQuery):
     """A query with one message in each batch, of which Spark keeps the last 100 reports."""
 
