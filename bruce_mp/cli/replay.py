@@ -43,6 +43,7 @@ from bruce_mp.protocol.client.replay_rules import (
     LineSelection,
     ReplayCounts,
     line_of,
+    in_replay_order,
     log_name,
     message_of,
 )
@@ -404,8 +405,9 @@ def main(argv: Sequence[str]) -> int:
                 run.leave_undecided()
             else:
                 run.resolve()
-            for path in args.files:
-                run.send_file(path, dry_run=args.dry_run)
+            files = {os.fspath(path.resolve()): path for path in args.files}
+            for name in in_replay_order(files):
+                run.send_file(files[name], dry_run=args.dry_run)
             run.finish()
         finally:
             _print_outcome(run, args)

@@ -291,6 +291,15 @@ def test_equal_lines_of_other_files_are_copies(tmp_path: Path, capsys: pytest.Ca
     assert "2 lines are in two files, and count once" in printed.err
 
 
+def test_a_log_is_sent_from_its_oldest_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[Path] = []
+    monkeypatch.setattr(ReplayRun, "send_file", lambda _, path, **__: sent.append(path))
+    files = [tmp_path / "d", tmp_path / "d.1700000000001", tmp_path / "d.1700000000002"]
+    options = ["--stream-socket-path", str(tmp_path / "none"), "--state", str(tmp_path / "state")]
+    assert main(["replay", *map(str, files), *options]) == 0
+    assert sent == [*files[1:], files[0]]
+
+
 def test_a_second_name_of_a_file_has_no_effect(state: ReplayState, daemon: FakeDaemon, tmp_path: Path) -> None:
     (tmp_path / "d").write_bytes(line(0))
     (tmp_path / f"d{ROTATED}").hardlink_to(tmp_path / "d")

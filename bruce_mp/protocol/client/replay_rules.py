@@ -16,7 +16,7 @@ from bruce_mp.protocol.client.discard_line import DiscardLine, LineEvent, parse_
 from bruce_mp.protocol.client.messages import EmptyFields, Message
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Iterable
 
 __all__ = [
     "ABANDONED",
@@ -25,6 +25,7 @@ __all__ = [
     "LineFate",
     "LineSelection",
     "ReplayCounts",
+    "in_replay_order",
     "line_of",
     "log_name",
     "message_of",
@@ -134,6 +135,14 @@ class ReplayCounts:
 def log_name(file_name: str) -> str:
     """Return the name, or path, of the log that a file belongs to: `PATH` for `PATH` and for a rotated `PATH.MS`."""
     return _ROTATED.sub("", file_name)
+
+
+def in_replay_order(paths: Iterable[str]) -> list[str]:
+    """Return the files of each log together, from the oldest rotated file to the log itself."""
+    by_log: dict[str, list[str]] = {}
+    for path in paths:
+        by_log.setdefault(log_name(path), []).append(path)
+    return [path for log, files in by_log.items() for path in sorted(files, key=lambda path: (path == log, path))]
 
 
 def line_of(data: bytes) -> DiscardLine | None:

@@ -56,13 +56,13 @@ def _literal(file: str) -> str:
     return re.sub(r"[][*?{}\\]", r"\\\g<0>", file)
 
 
-def read_complete_lines(spark: SparkSession, path: str) -> tuple[DataFrame, int]:
+def read_complete_lines(spark: SparkSession, file: str) -> tuple[DataFrame, int]:
     """Return the lines of a file that end with a newline, and the number of last lines that do not.
 
-    `path` may also be a directory or glob. The columns are `line` and `position`, as in `read_discard_lines`. The lines
-    are those that the file has now, also if the daemon adds lines before Spark reads the file.
+    The columns are `line` and `position`, as in `read_discard_lines`. The lines are those that the file has now, also
+    if the daemon adds lines before Spark reads the file.
     """
-    values = spark.read.text(path, lineSep="\n").selectExpr(
+    values = spark.read.text(_literal(file), lineSep="\n").selectExpr(
         "value",
         "monotonically_increasing_id() as position",
         "_metadata.file_path as file",

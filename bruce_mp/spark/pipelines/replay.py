@@ -10,7 +10,7 @@ A kill while messages are sent leaves the chunk in doubt: its messages may be in
 Up to release 1.0.0 each file was a log of its own. A state directory of these releases has for each line the numbers 1
 to N, where N is the number of messages that were sent, so the other equal lines of the log are still sent, each once.
 
-Messages of a topic are sent in the order of their lines.
+Messages of a topic are sent in the order of their lines, and of the files of each log.
 """
 
 from __future__ import annotations
@@ -24,11 +24,18 @@ from pyarrow.fs import FileInfo, FileSelector
 from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 
-from bruce_mp.protocol.client.replay_rules import DoubtfulPolicy, LineFate, LineSelection, ReplayCounts, log_name
+from bruce_mp.protocol.client.replay_rules import (
+    DoubtfulPolicy,
+    LineFate,
+    LineSelection,
+    ReplayCounts,
+    in_replay_order,
+    log_name,
+)
 from bruce_mp.spark import register
 from bruce_mp.spark.errors import SinkError
 from bruce_mp.spark.expressions import expressions
-from bruce_mp.spark.pipelines.discards import parse_line, parse_lines, read_complete_lines
+from bruce_mp.spark.pipelines.discards import find_files, parse_line, parse_lines, read_complete_lines
 from bruce_mp.spark.pipelines.progress import Progress, ProgressMeter
 from bruce_mp.spark.pipelines.retention import RetentionCheck
 from bruce_mp.spark.pipelines.running_stages import RunningStages
@@ -81,7 +88,7 @@ def replay(
     else:
         replay_state.resolve_doubtful(doubtful)
     meter = ProgressMeter(f"messages {'to send' if dry_run else 'sent'}")
-    log_files = _find_logs(files)
+    log_files = _find_logs(spark, files)
     replay_progress = _ReplayProgress(display, meter, list(map(total_size, log_files)), RetentionCheck(spark, kafka))
     for lines in _read_files(spark, log_files, display):
         replay_progress.count_file(
@@ -176,16 +183,17 @@ class _ReplayState:
         return [entry for entry in entries if entry.base_name.endswith(suffix)]
 
 
-def _find_logs(files: Sequence[str]) -> dict[str, str]:
-    """Return the path of each file's log by the name of the file, without further names of the same file."""
+def _find_logs(spark: SparkSession, files: Sequence[str]) -> dict[str, str]:
+    """Return each file's log by the path of the file, in the order of the replay; a directory or glob is one log."""
     logs: dict[str, str] = {}
     identities: set[Hashable] = set()
-    for file in files:
-        path, identity = resolve_file(file)
-        if identity not in identities:
-            identities.add(identity)
-            logs[file] = log_name(path)
-    return logs
+    for given in files:
+        for file in find_files(spark, [given]):
+            path, identity = resolve_file(file)
+            if identity not in identities:
+                identities.add(identity)
+                logs[path] = log_name(resolve_file(given)[0])
+    return {path: logs[path] for path in in_replay_order(logs)}
 
 
 def _read_files(spark: SparkSession, log_files: Mapping[str, str], display: Progress) -> Iterator[DataFrame]:

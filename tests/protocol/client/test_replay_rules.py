@@ -8,7 +8,7 @@ import pytest
 
 from bruce_mp.protocol.client.discard_line import DiscardLine, LineEvent
 from bruce_mp.protocol.client.messages import EmptyFields, Message
-from bruce_mp.protocol.client.replay_rules import LineFate, LineSelection, line_of, message_of
+from bruce_mp.protocol.client.replay_rules import LineFate, LineSelection, in_replay_order, line_of, message_of
 
 FIELDS: dict[str, Any] = {
     "now_ms": 5, "timestamp_ms": 100, "event": LineEvent.DISCARD, "info": "NO_MEM", "topic": b"t", "key": b"k",
@@ -50,6 +50,13 @@ def test_a_line_is_sent_if_it_is_a_selected_message(
     changed: dict[str, Any], selection: dict[str, Any], fate: LineFate
 ) -> None:
     assert LineSelection(**selection).fate_of(DiscardLine(**(FIELDS | changed))) is fate
+
+
+def test_the_files_of_a_log_are_replayed_from_the_oldest() -> None:
+    old, new = "log.1712345678901", "log.1712345678902"
+    files = ["/b/log", "/a/log", f"/b/{old}", f"/a/{new}", f"/a/{old}", "/a/log.old"]
+    ordered = [f"/b/{old}", "/b/log", f"/a/{old}", f"/a/{new}", "/a/log", "/a/log.old"]
+    assert in_replay_order(files) == ordered
 
 
 def test_other_bytes_are_no_line() -> None:

@@ -37,7 +37,7 @@ def line(number: int, **changed: Any) -> bytes:
 
 def run(spark: SparkSession, sink: StreamSink, *files: Path, **options: Any) -> ReplayCounts:
     target = {**PLAIN, "bruce.socket": sink.path}
-    state = str(files[0].parent / "state")
+    state = options.pop("state", str(files[0].parent / "state"))
     chosen = {"progress": Progress("replay", io.StringIO()), **options}
     return replay(spark, [*map(str, files)], state, target, **chosen)
 
@@ -132,6 +132,18 @@ def test_equal_lines_of_a_log_and_its_rotated_files_are_different_messages(spark
         assert run(spark, sink, file, rotated, link, backup) == ReplayCounts(sent=4, already=3)
         assert run(spark, sink, rotated, file) == ReplayCounts(already=4)
     assert sorted(sink.values) == [b"v0"] * 3 + [b"v1"]
+
+
+@pytest.mark.parametrize("name", ["d*", ""])
+def test_a_log_is_sent_from_its_oldest_file(spark: SparkSession, tmp_path: Path, name: str) -> None:
+    files = [tmp_path / "in" / each for each in ("d", "d.1712345678901", "d.1712345678902")]
+    (tmp_path / "in").mkdir()
+    for path, number in zip(files, (2, 0, 1), strict=True):
+        path.write_bytes(line(number, value=b"%d" % number + b" " * 40 * number))
+    with StreamSink(tmp_path / "s") as sink:
+        assert run(spark, sink, *files) == ReplayCounts(sent=3)
+        assert run(spark, sink, tmp_path / "in" / name, state=f"{tmp_path}/2") == ReplayCounts(sent=3)
+    assert [int(value) for value in sink.values] == [0, 1, 2] * 2
 
 
 def test_a_state_directory_of_1_0_0_sends_nothing_twice(spark: SparkSession, tmp_path: Path) -> None:
