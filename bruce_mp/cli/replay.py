@@ -42,8 +42,8 @@ from bruce_mp.protocol.client.replay_rules import (
     LineFate,
     LineSelection,
     ReplayCounts,
-    line_of,
     in_replay_order,
+    line_of,
     log_name,
     message_of,
 )

@@ -70,7 +70,7 @@ class FakeDaemon:
     def start(self) -> None:
         """Start the daemon without waiting."""
         with self.log.open("ab") as log:
-            command = [sys.executable, RUNNER, self.config, *self._mains]
+            command: list[str | Path] = [sys.executable, RUNNER, self.config, *self._mains]
             self.process = spawn(command, output=log, is_privileged=self.is_privileged)
 
     def start_ready(self) -> None:
