@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import socket
 import time
-from contextlib import suppress
 from typing import Final
 
 __all__ = ["ServiceManager"]
@@ -35,7 +34,10 @@ class ServiceManager:
         self._alive_due = 0.0
 
     def notify_ready(self) -> None:
-        """Notify that the daemon is ready. Repeated calls do nothing until the next call of `notify_reloading`."""
+        """Notify that the daemon is ready. Repeated calls do nothing until the next call of `notify_reloading`.
+
+        They repeat a notification that the service manager's socket has refused.
+        """
         self._notify_once("READY=1")
 
     def notify_reloading(self) -> None:
@@ -43,9 +45,9 @@ class ServiceManager:
 
         `notify_ready` must follow, from this code or from the new code of the upgrade.
         """
-        if "READY=1" in self._sent:
+        reloading = f"RELOADING=1\nMONOTONIC_USEC={time.monotonic_ns() // 1000}"
+        if "READY=1" in self._sent and self._notify(reloading):
             self._sent.remove("READY=1")
-            self._notify(f"RELOADING=1\nMONOTONIC_USEC={time.monotonic_ns() // 1000}")
 
     def notify_stopping(self) -> None:
         """Notify that the daemon shuts down, at the first call only."""
@@ -61,17 +63,20 @@ class ServiceManager:
             self._notify("WATCHDOG=1")
 
     def _notify_once(self, message: str) -> None:
-        if message not in self._sent:
+        if message not in self._sent and self._notify(message):
             self._sent.add(message)
-            self._notify(message)
 
-    def _notify(self, message: str) -> None:
+    def _notify(self, message: str) -> bool:
+        """Send a message. Return False if the service manager's socket refuses it, for example because it is full."""
         if not self._address:
-            return
+            return True
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sender:
             sender.setblocking(False)
-            with suppress(OSError):  # the service manager acts if it misses notifications
+            try:
                 sender.sendto(message.encode(), self._address)
+            except OSError:
+                return False
+        return True
 
 
 def _watchdog_timeout_s() -> float:

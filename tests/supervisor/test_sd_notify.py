@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import socket
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import pytest
@@ -76,6 +77,20 @@ def test_an_abstract_socket_name_is_supported(monkeypatch: pytest.MonkeyPatch) -
 def test_a_missing_notify_socket_is_ignored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "nowhere"))
     ServiceManager().notify_ready()
+
+
+def test_a_notification_to_a_full_socket_is_repeated(systemd: socket.socket) -> None:
+    manager = ServiceManager()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as other:
+        other.setblocking(False)
+        with suppress(BlockingIOError):
+            while True:
+                other.sendto(b"STATUS=other unit", str(systemd.getsockname()))
+    manager.notify_ready()
+    assert {*heard(systemd)} == {"STATUS=other unit"}
+    for _ in range(2):
+        manager.notify_ready()
+    assert heard(systemd) == ["READY=1"]
 
 
 @pytest.mark.process
