@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import select
+import threading
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
@@ -132,9 +133,12 @@ class FlushMark(NamedTuple):
 
 
 class UnflushedMessages:
-    """The number of written messages that no flush has confirmed, and their outcome. The caller holds a lock."""
+    """The number of written messages that no flush has confirmed, and their outcome. Threads may share it."""
 
     def __init__(self) -> None:
+        self._lock = threading.RLock()  # reentrant for `resolve`
+        self._count_after_write = 0
+        """Value of `_written_count` if the present write completes all messages of the buffer."""
         self._ended_connection_count = 0
         self._written_count = 0
         """Number of messages written to the connection."""
@@ -145,17 +149,29 @@ class UnflushedMessages:
         self._flushed_counts = ZERO_COUNTS
         """The daemon's answer to the last flush of the connection."""
 
+    def on_write(self, message_count: int) -> None:
+        """Note the number of messages in the buffer before a write."""
+        self._count_after_write = self._written_count + message_count
+
     def on_written(self, message_count: int) -> None:
         self._written_count += message_count
 
+    def on_write_lost(self) -> int:
+        """Count all messages of the last write, and of its connection, as uncertain; return those not counted yet."""
+        count = self._count_after_write - self._written_count
+        self.on_written(count)
+        self.on_connection_ended()
+        return count
+
     def on_connection_ended(self) -> None:
         """Count the unconfirmed messages of the connection as uncertain: no later connection reports their outcome."""
-        for level in Level:
-            self._uncertain_counts[level] += self._written_count - self._confirmed_counts[level]
-        self._ended_connection_count += 1
-        self._written_count = 0
-        self._confirmed_counts.clear()
-        self._flushed_counts = ZERO_COUNTS
+        with self._lock:
+            for level in Level:
+                self._uncertain_counts[level] += self._written_count - self._confirmed_counts[level]
+            self._ended_connection_count += 1
+            self._written_count = 0
+            self._confirmed_counts.clear()
+            self._flushed_counts = ZERO_COUNTS
 
     def mark(self, level: Level) -> FlushMark:
         """Return the mark for a request that is sent now; first call `raise_if_uncertain`."""
@@ -164,8 +180,10 @@ class UnflushedMessages:
 
     def raise_if_uncertain(self, level: Level) -> None:
         """Raise FlushError if a connection broke whose messages had not reached the level, and no call has told so."""
-        if uncertain := self._uncertain_counts[level]:
+        with self._lock:
+            uncertain = self._uncertain_counts[level]
             self._uncertain_counts -= Counter(dict.fromkeys(Level, uncertain))  # a stronger level may keep others
+        if uncertain:
             raise FlushError(
                 f"the connection broke. Of the {uncertain} messages written to it, an unknown number arrived."
             )
@@ -175,17 +193,18 @@ class UnflushedMessages:
 
         Raise FlushError if messages have no outcome yet, or if a connection with unconfirmed messages broke.
         """
-        is_current = mark.ended_connection_count == self._ended_connection_count
-        if not is_current:
-            self.raise_if_uncertain(mark.level)
-        outcome = _difference(answer, mark.flushed_counts)
-        if answer.status is not BarrierStatus.DONE:
-            raise FlushError(_STATUS_TEXTS[answer.status], outcome)
-        if is_current:  # the counts of a later connection do not include these messages
-            self._flushed_counts = answer
-            for level in _CONFIRMED_LEVELS[mark.level]:
-                self._confirmed_counts[level] = mark.written_count
-        return outcome
+        with self._lock:
+            is_current = mark.ended_connection_count == self._ended_connection_count
+            if not is_current:
+                self.raise_if_uncertain(mark.level)
+            outcome = _difference(answer, mark.flushed_counts)
+            if answer.status is not BarrierStatus.DONE:
+                raise FlushError(_STATUS_TEXTS[answer.status], outcome)
+            if is_current:  # the counts of a later connection do not include these messages
+                self._flushed_counts = answer
+                for level in _CONFIRMED_LEVELS[mark.level]:
+                    self._confirmed_counts[level] = mark.written_count
+            return outcome
 
 
 def _difference(later: BarrierAnswer, earlier: BarrierAnswer) -> Outcome:

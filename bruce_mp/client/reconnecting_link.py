@@ -1,8 +1,8 @@
 """Stream connection to the daemon that reconnects after a break, with growing waits between the tries (back-off).
 
-The owner holds a lock around every method except `interrupt` and `sleep`. One thread may read from the connection
-without the lock. While this thread reads, other threads do not close the socket: they shut it down, and the reading
-thread closes it.
+The owner holds a lock around every method except `end_reading`, `interrupt` and `sleep`. One thread may read from the
+connection without the lock. While this thread reads, other threads do not close the socket: they shut it down, and the
+reading thread closes it.
 """
 
 from __future__ import annotations
@@ -54,6 +54,7 @@ class ReconnectingLink:
         self._socket: socket.socket | None = None
         self._socket_being_read: socket.socket | None = None
         """The connection from which a thread reads without the lock; None if no thread does."""
+        self._reading_lock = threading.Lock()  # for the end of this reading
         self._reader = AnswerReader()
         self._next_try_s = 0.0
         """Monotonic time before which no try to connect begins."""
@@ -62,6 +63,8 @@ class ReconnectingLink:
         self._outage = OutageWarning()
         self._is_denied = False
         """True if the last try to connect failed because permission is missing."""
+        self.has_uncounted_write = False
+        """True from the start of a write until the owner has counted what is written, or has handled the break."""
         self.connection_count = 0
         """Number of connections opened so far."""
 
@@ -149,9 +152,11 @@ class ReconnectingLink:
             if self._is_closed_by_daemon(self._socket):
                 raise BrokenPipeError
             while True:
+                self.has_uncounted_write = True
                 try:
                     return self._socket.send(data, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
                 except BlockingIOError:
+                    self.has_uncounted_write = False
                     self._wait_for_room(self._socket, deadline)
         except OSError as error:
             self.disconnect()
@@ -179,18 +184,22 @@ class ReconnectingLink:
 
     def end_reading(self) -> None:
         """End the use that `begin_reading` allowed; close the connection if `disconnect` has dropped it since then."""
-        if self._socket_being_read is not None and self._socket_being_read is not self._socket:
-            self._socket_being_read.close()
-        self._socket_being_read = None
+        with self._reading_lock:
+            ended, self._socket_being_read = self._socket_being_read, None
+            is_dropped = ended is not self._socket
+        if ended is not None and is_dropped:
+            ended.close()
 
     # --- disconnecting -----------------------------------------------------------------------------------------------
 
     def disconnect(self) -> bool:
         """Drop the connection. Return True if there was one."""
-        dropped, self._socket = self._socket, None
+        with self._reading_lock:
+            dropped, self._socket = self._socket, None
+            is_being_read = dropped is self._socket_being_read
         if dropped is None:
             return False
-        if dropped is self._socket_being_read:
+        if is_being_read:
             _shut_down(dropped, socket.SHUT_RDWR)  # the reading thread wakes up, and closes the socket
         else:
             dropped.close()

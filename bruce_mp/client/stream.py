@@ -8,7 +8,8 @@
 * If a connection breaks, messages written to it may or may not have reached the daemon. `flush()` succeeds only if no
   connection broke since the last flush.
 * One lock guards the state; a thread that cannot acquire it in time raises `SendTimeoutError`. A thread that waits for
-  the answer to a flush does not hold the lock.
+  the answer to a flush, or handles it, does not hold the lock.
+* If an exception, such as of a signal handler, leaves unknown how much is written, the next call treats it as a break.
 * While the writer thread is scheduled, `SendBuffer.accept`, the fast path of `send()`, buffers messages without calling
   this module, until the buffer has `SendBuffer.fill_limit` bytes.
 """
@@ -25,6 +26,7 @@ from bruce_mp.client.deadline import Deadline
 from bruce_mp.client.errors import AttemptLostError, ClientClosedError, MessageRefusedError, SendError, SendTimeoutError
 from bruce_mp.client.flush import FlushError, FlushRequest, UnflushedMessages, read_answer
 from bruce_mp.client.kernels import SendBuffer
+from bruce_mp.client.lock_hold import lock_hold_type
 from bruce_mp.client.reconnecting_link import ConnectionBrokenError, ReconnectingLink
 from bruce_mp.errors import LocalProtocolError
 from bruce_mp.protocol.client.fence import encode_begin, encode_end
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
 
     from bruce_mp.client.base import ErrorMode
     from bruce_mp.client.flush import FlushMark, LevelName, Outcome
+    from bruce_mp.client.lock_hold import LockHold
     from bruce_mp.client.reconnecting_link import Address
     from bruce_mp.protocol.client.record_headers import Buffer
 
@@ -50,8 +53,6 @@ WRITE_SIZE: Final = 64 * 1024
 """Number of bytes in the buffer at which `send()` writes before `linger` has passed."""
 RETRY_S: Final = 0.05
 """Shortest pause of the writer thread between two writes to a daemon that does not read."""
-MIN_LOCK_WAIT_S: Final = 0.02
-"""Shortest timeout for the lock, so that a short call of another thread causes no error with `timeout=0`."""
 EXIT_WRITE_S: Final = 1.0
 """Time limit for the last write if the interpreter ends without a `close()`, or an exception ends a `with` block."""
 NO_LIMIT: Final = Deadline(None)
@@ -97,7 +98,8 @@ class _ConnectedClient(Client):
 
     def _initialize(self) -> None:
         self._lock = threading.Lock()
-        self._flush_lock = threading.Lock()  # one flush at a time
+        self._lock_hold = lock_hold_type(self._lock, self._destination)
+        self._flush_lock_hold = lock_hold_type(threading.Lock(), self._destination)  # one flush at a time
         self._wakeup = threading.Event()
         self._writer_thread: threading.Thread | None = None
         self._outgoing = SendBuffer(self._lock, self._max_message)
@@ -243,6 +245,7 @@ class _ConnectedClient(Client):
         while self._outgoing:
             self._link.connect(deadline)
             try:
+                self._unflushed.on_write(self._outgoing.message_count)
                 with self._outgoing.unwritten() as data:
                     size = self._link.write(data, deadline)
             except ConnectionBrokenError:
@@ -259,6 +262,7 @@ class _ConnectedClient(Client):
             with self._count_lock:
                 self._sent += completed.message_count
                 self._sent_bytes += completed.byte_count
+        self._link.has_uncounted_write = False
 
     def _on_break(self, caller_count: int) -> None:
         """Handle a break of the connection: raise AttemptLostError in an attempt, else prepare to write again.
@@ -267,6 +271,7 @@ class _ConnectedClient(Client):
         raise MessageRefusedError if it is the caller's.
         """
         self._unflushed.on_connection_ended()
+        self._link.has_uncounted_write = False
         if self._attempt_state is _AttemptState.OPEN:
             self._lose_attempt(caller_count)
             raise self._attempt_lost_error()
@@ -281,21 +286,27 @@ class _ConnectedClient(Client):
                 raise refused
             self._count_dropped(refused, refused_count)
 
-    @contextmanager
-    def _exclusive(self, deadline: Deadline) -> Iterator[None]:
+    def _exclusive(self, deadline: Deadline) -> LockHold:
         """Hold the lock, and disable the fast path of `send()`, so that other threads wait for the lock."""
-        with self._locked(self._lock, deadline):
-            self._outgoing.fill_limit = 0
-            yield
+        return self._lock_hold(deadline, self._on_locked)
 
-    @contextmanager
-    def _locked(self, lock: threading.Lock, deadline: Deadline) -> Iterator[None]:
-        if not lock.acquire(timeout=deadline.lock_timeout_s(MIN_LOCK_WAIT_S)):
-            raise SendTimeoutError(f"{self._destination}: other threads held the connection for the whole time limit.")
-        try:
-            yield
-        finally:
-            lock.release()
+    def _on_locked(self) -> None:
+        self._outgoing.fill_limit = 0
+        if self._link.has_uncounted_write:
+            self._end_uncounted_write()
+
+    def _end_uncounted_write(self) -> None:
+        """Treat an exception, such as of a signal handler, behind a write that is not counted as a break.
+
+        Nobody knows how much of the buffer is written, so its messages are uncertain.
+        """
+        self._lose_attempt()
+        if self._link.disconnect():
+            uncertain_count = self._unflushed.on_write_lost()
+            with self._count_lock:
+                self._sent += uncertain_count
+            self._outgoing.clear()
+        self._link.has_uncounted_write = False
 
     # --- the writer thread --------------------------------------------------------------------------------------------
 
@@ -334,7 +345,7 @@ class _ConnectedClient(Client):
         """
         deadline = Deadline(timeout)
         try:
-            with self._locked(self._flush_lock, deadline):
+            with self._flush_lock_hold(deadline):
                 return self._flush(FlushRequest(level, deadline), deadline)
         except FlushError as error:
             raise FlushError(f"{self._destination}: flush: {error}", error.outcome) from error.__cause__
@@ -348,15 +359,13 @@ class _ConnectedClient(Client):
         try:
             answer = read_answer(connection, reader, request, deadline)
         except OSError:
-            with self._exclusive(NO_LIMIT):
+            with suppress(SendTimeoutError), self._exclusive(deadline):  # a thread with the lock sees the break, too
                 self._drop_connection(connection)
-                self._unflushed.raise_if_uncertain(request.level)
+            self._unflushed.raise_if_uncertain(request.level)
             raise FlushError("the connection broke before the daemon answered.") from None
         finally:
-            with self._exclusive(NO_LIMIT):
-                self._link.end_reading()
-        with self._exclusive(NO_LIMIT):
-            return self._unflushed.resolve(mark, answer)
+            self._link.end_reading()
+        return self._unflushed.resolve(mark, answer)
 
     def _send_request(self, request: FlushRequest, deadline: Deadline) -> FlushMark:
         self._check_usable()

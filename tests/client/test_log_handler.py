@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from bruce_mp.client import DatagramClient, StreamClient, stream
+from bruce_mp.client import DatagramClient, StreamClient, lock_hold
 from bruce_mp.client.log_handler import BruceHandler
 from bruce_mp.protocol.client.messages import Message, parse_message
 from support.stream_daemon import StreamDaemon
@@ -99,7 +99,7 @@ def test_records_of_many_threads_arrive_by_stream(
     path: Path, logger: logging.Logger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # On a busy machine, a thread may keep the lock of the connection longer than the others wait without a timeout.
-    monkeypatch.setattr(stream, "MIN_LOCK_WAIT_S", 60)
+    monkeypatch.setattr(lock_hold, "MIN_LOCK_WAIT_S", 60)
     with StreamDaemon(path) as daemon:
         handler = BruceHandler("logs", client=StreamClient(path, timeout=0, linger=0.01, errors="count"))
         logger.addHandler(handler)

@@ -83,6 +83,78 @@ def values(messages: Sequence[object]) -> list[bytes]:
     return [message.value for message in messages if isinstance(message, Message)]
 
 
+class Interrupted(Exception):  # noqa: N818  # as the exception of a signal handler
+    pass
+
+
+@contextmanager
+def interrupt_after(name: str) -> Iterator[None]:
+    """Raise Interrupted when the next call of a C function of this name returns, as a signal handler might."""
+
+    def on_event(_: object, event: str, called: object) -> None:
+        if event == "c_return" and getattr(called, "__name__", "") == name:
+            sys.setprofile(None)
+            raise Interrupted
+
+    sys.setprofile(on_event)
+    try:
+        with pytest.raises(Interrupted):
+            yield
+    finally:
+        sys.setprofile(None)
+
+
+def test_an_interrupted_write_is_uncertain(daemon: StreamDaemon, path: Path) -> None:
+    with StreamClient(path, timeout=10) as client:
+        client.send("t", b"1")
+        client.flush(10)
+        with interrupt_after("send"):
+            client.send("t", b"2")
+        client.send("t", b"3")
+        with pytest.raises(FlushError, match="1 messages"):
+            client.flush(10)
+        assert client.flush(10) == Outcome(1, 1, 0)
+        assert client.stats().sent == 3
+    assert sorted(values(daemon.wait(3))) == [b"1", b"2", b"3"]
+
+
+@pytest.mark.parametrize("name", ["acquire", "extend", "__exit__", "release"])
+def test_an_interrupted_call_leaves_the_lock_free(daemon: StreamDaemon, path: Path, name: str) -> None:
+    with StreamClient(path, timeout=10) as client:
+        with suppress(pytest.fail.Exception), interrupt_after(name):  # the function may not be called
+            client.send("t", b"1")
+        assert not client._lock.locked()
+        client.send("t", b"2")
+    assert b"2" in values(daemon.wait(1 if name in {"acquire", "extend"} else 2))
+
+
+def test_a_flush_ends_in_time_while_another_thread_waits(daemon: StreamDaemon, path: Path) -> None:
+    daemon.answering = False
+    client = StreamClient(path)
+    errors: list[Exception] = []
+
+    def flush() -> None:
+        try:
+            client.flush(1)
+        except FlushError as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=flush, daemon=True)]
+    threads[0].start()
+    daemon.wait_barrier()
+    daemon.reading.clear()
+    threads.append(threading.Thread(target=fails_with(SendError, lambda: send_without_end(client)), daemon=True))
+    threads[1].start()
+    threads[0].join(10)
+    assert len(errors) == 1
+    daemon.reading.set()
+    client.timeout = 0
+    client._link.interrupt()
+    threads[1].join(10)
+    with suppress(SendError):
+        client.close()
+
+
 def test_messages_arrive_unchanged(daemon: StreamDaemon, path: Path) -> None:
     with StreamClient(path) as client:
         assert client.send("clicks", b"value", b"key", timestamp_ms=17)
@@ -416,7 +488,7 @@ def test_threads_share_a_client(daemon: StreamDaemon, path: Path, linger: float)
 def test_a_client_with_timeout_0_waits_for_the_lock_of_another_thread(
     daemon: StreamDaemon, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bruce_mp.client.stream.MIN_LOCK_WAIT_S", 20.0)
+    monkeypatch.setattr("bruce_mp.client.lock_hold.MIN_LOCK_WAIT_S", 20.0)
     with StreamClient(path, timeout=0) as client:
         with client._lock:
             sender = threading.Thread(target=lambda: client.send("t", b"v"))
