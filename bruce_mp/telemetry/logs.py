@@ -18,7 +18,6 @@ import json
 import logging
 import math
 import os
-import re
 import socket
 import struct
 import sys
@@ -65,7 +64,6 @@ _PRIORITIES: Final = {name: number for number, name in enumerate(_LEVELS)}
 """Syslog's numbers of the levels, which journald uses."""
 _MAX_FIELD_BYTES: Final = 64 * 1024
 """The maximum size of a journal field's value, so that the datagram fits into the send buffer."""
-_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
 def set_up_logging(config: Logging, process: str) -> None:
@@ -233,8 +231,14 @@ def _journal_field(name: str, value: str) -> bytes:
 
 
 def printable(text: str) -> str:
-    """Return the text with control characters escaped."""
-    return _CONTROL.sub(lambda match: f"\\x{ord(match[0]):02x}", text)
+    """Escape the characters that control a terminal or change the direction of text: `\\xNN` for each UTF-8 byte."""
+    if text.isprintable():
+        return text
+    return "".join(letter if letter.isprintable() else _escaped(letter) for letter in text)
+
+
+def _escaped(letter: str) -> str:
+    return "".join(f"\\x{byte:02x}" for byte in letter.encode("utf-8", "surrogatepass"))
 
 
 def plural(count: int, noun: str) -> str:

@@ -54,9 +54,9 @@ def test_a_line_has_time_process_and_level(path: Path) -> None:
 
 def test_client_data_cannot_forge_a_line(path: Path) -> None:
     set_up_logging(to_file(path), "router")
-    log.error("Topic %s is bad.", "a\n2026-01-01 forged\x1b[31m\0")
+    log.error("Topic %s is bad.", "a\n2026-01-01 forged\x1b[31m\0\u202e\udcff")
     (line,) = path.read_text().splitlines()
-    assert line.endswith(r"ERR: Topic a\x0a2026-01-01 forged\x1b[31m\x00 is bad.")
+    assert line.endswith(r"ERR: Topic a\x0a2026-01-01 forged\x1b[31m\x00\xe2\x80\xae\xed\xb3\xbf is bad.")
 
 
 def test_times_are_utc(path: Path) -> None:

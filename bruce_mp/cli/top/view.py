@@ -18,6 +18,7 @@ from bruce_mp.cli.top.page import SORT_KEYS
 from bruce_mp.slab.room import PAUSE_RATIO
 from bruce_mp.status.pages.health import FULL_RATIO
 from bruce_mp.telemetry.clock import utc_text
+from bruce_mp.telemetry.logs import printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -123,18 +124,14 @@ def duration_text(ms: float | None) -> str:
     return f"{ms / _HOUR_MS:.0f} h" if ms < 2 * _DAY_MS else f"{ms / _DAY_MS:.0f} d"
 
 
-def clean(text: str) -> str:
-    """Replace the characters that control a terminal, or that change the direction of the text."""
-    return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text)
-
-
 # --- lines ------------------------------------------------------------------------------------------------------------
 
 
 def _line(*parts: str | tuple[str, str]) -> Text:
     """Return one line that consists of the parts; a part is a text, or a pair of text and style."""
-    styled = [part if isinstance(part, tuple) else (part, "") for part in parts]
-    return Text.assemble(*((clean(text), style) for text, style in styled), no_wrap=True, overflow="ellipsis", end="\n")
+    pairs = (part if isinstance(part, tuple) else (part, "") for part in parts)
+    styled = ((printable(text), style) for text, style in pairs)
+    return Text.assemble(*styled, no_wrap=True, overflow="ellipsis", end="\n")
 
 
 def _head(page: TopPage, *, is_paused: bool, width: int = 0, unused_line_count: int = 0) -> list[RenderableType]:
@@ -191,7 +188,7 @@ def _health(page: TopPage, width: int, unused_line_count: int) -> list[Text]:
     ]
     lines = []
     for text, style in sentences[:MAX_SENTENCES]:
-        wrapped = textwrap.wrap(clean(text), width) if unused_line_count else [text]
+        wrapped = textwrap.wrap(printable(text), width) if unused_line_count else [text]
         if len(wrapped) - 1 > unused_line_count:
             wrapped = [text]
         unused_line_count -= len(wrapped) - 1
@@ -294,7 +291,7 @@ def _table(
     for column in further:
         table.add_column(_heading(column, selection), no_wrap=True, overflow="ellipsis", justify="right")
     for row in rows:
-        table.add_row(*(Text(clean(column.text(row)), column.style(row)) for column in fitting))
+        table.add_row(*(Text(printable(column.text(row)), column.style(row)) for column in fitting))
     return table
 
 

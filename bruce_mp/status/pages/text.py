@@ -1,8 +1,8 @@
 """Text form of bytes and times on the pages.
 
-Clients may send any bytes as a topic. Pages show topics as valid text that can be converted back to the bytes: a
-control character, or a byte that is not UTF-8, becomes `\\xNN`, and a backslash is doubled. The text of a legal topic
-name is the name itself.
+Clients may send any bytes as a topic. Pages show topics as valid text that can be converted back to the bytes: each
+byte of an unprintable character, or one that is not UTF-8, becomes `\\xNN`, and a backslash is doubled. The text of a
+legal topic name is the name itself.
 """
 
 from __future__ import annotations
@@ -12,17 +12,16 @@ from base64 import b64encode
 from typing import Final
 
 from bruce_mp.telemetry.clock import utc_text
+from bruce_mp.telemetry.logs import printable
 
 __all__ = ["base64_text", "bracketed", "stamp", "topic_bytes", "topic_text"]
 
-_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
 _ESCAPE: Final = re.compile(rb"\\(?:x([0-9a-f]{2})|\\)")
 
 
 def topic_text(topic: bytes) -> str:
     """Convert a topic to text. Different topics have different texts."""
-    text = topic.replace(b"\\", b"\\\\").decode("utf-8", "backslashreplace")
-    return _CONTROL.sub(lambda match: f"\\x{ord(match[0]):02x}", text)
+    return printable(topic.replace(b"\\", b"\\\\").decode("utf-8", "backslashreplace"))
 
 
 def topic_bytes(text: str) -> bytes:

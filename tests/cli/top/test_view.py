@@ -112,7 +112,7 @@ def test_the_screen_shows_numbers_and_their_window() -> None:
 
 
 def test_what_clients_and_brokers_send_cannot_control_the_terminal() -> None:
-    hostile = "\x1b]0;title\x07\x1b[2J\x9b31m\u202e[red]"
+    hostile = "[red]\x1b]0;title\x07\x1b[2J\x9b31m\u202e"
     page = make_page(topics=0, host=hostile, health={"problems": [hostile], "warnings": [hostile]})
     page.topics.shown.append(msgspec.convert(topic(1, topic=hostile), type(make_page().topics.shown[0])))
     text = "\n".join(draw(page, failure=hostile, typed_filter=None))
