@@ -158,7 +158,7 @@ class UnflushedMessages:
 
     def on_write_lost(self) -> int:
         """Count all messages of the last write, and of its connection, as uncertain; return those not counted yet."""
-        count = self._count_after_write - self._written_count
+        count = max(self._count_after_write - self._written_count, 0)
         self.on_written(count)
         self.on_connection_ended()
         return count

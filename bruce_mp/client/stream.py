@@ -157,7 +157,8 @@ class _ConnectedClient(Client):
         Args:
             name: identifies the sender in the daemon's log.
             keep_timestamps: True: the daemon keeps timestamps of any age, until the next attempt of this client begins.
-            unique: True: the daemon delivers only one attempt of this name and user, and discards repetitions.
+            unique: True: the daemon delivers only one attempt of this name and user, and discards repetitions, unless
+                the slab was lost with the earlier attempt.
         """
         self._begin_attempt(encode_begin(name, keeps_timestamps=keep_timestamps, is_unique=unique))
         try:
@@ -187,7 +188,7 @@ class _ConnectedClient(Client):
                 self._write(deadline)
                 self._check_usable()  # another thread may have closed the client during the write
                 self._attempt_state = _AttemptState.NONE
-        except SendError:
+        except BaseException:  # also of a signal handler
             self._abort_attempt()
             raise
 
@@ -301,11 +302,11 @@ class _ConnectedClient(Client):
         Nobody knows how much of the buffer is written, so its messages are uncertain.
         """
         self._lose_attempt()
-        if self._link.disconnect():
-            uncertain_count = self._unflushed.on_write_lost()
-            with self._count_lock:
-                self._sent += uncertain_count
-            self._outgoing.clear()
+        self._link.disconnect()  # if a failed write did so, the rest of its handling may be missing
+        uncertain_count = self._unflushed.on_write_lost()
+        with self._count_lock:
+            self._sent += uncertain_count
+        self._outgoing.clear()
         self._link.has_uncounted_write = False
 
     # --- the writer thread --------------------------------------------------------------------------------------------

@@ -78,7 +78,11 @@ class Spills:
         These files are of completed attempts, except those that `recover_stream_input` could not remove.
         """
         files = open_spill_files(self._slab, self._row, self._row_index, self._directory)
-        self.completed.extend(CompletedSpill(file, None) for file in files.values() if file.is_complete)
+        for file in files.values():
+            if file.is_complete:
+                self.completed.append(CompletedSpill(file, None))
+            else:
+                file.close()
         self.largest_number = max(*files, last_completed_attempt(self._slab, self._row_index), 0)
 
     def add_completed(self, file: SpillFile, flush_group: FlushGroup) -> None:

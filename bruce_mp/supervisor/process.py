@@ -113,14 +113,17 @@ def run(config: Config, config_path: Path, overrides: Sequence[str] = (), progra
     supervisor = _Supervisor(resources, row, programs, handover, ConfigSource(config_path.absolute(), overrides))
     try:
         failure = supervisor.run_event_loop()
+    except BruceError as error:  # of a takeover
+        log.error("%s", error)
+        supervisor.kill_processes()
+        return error.exit_code
     except Exception:
         log.critical("Unexpected error; the daemon ends, and its slab stays.", exc_info=True)
         supervisor.kill_processes()
         return ExitCode.BOOT_LOOP
     # If the new code or `bruce hold` keeps the sockets open, the socket files stay.
     keeps_sockets = supervisor.is_draining_for_upgrade or supervisor.offer_sockets()
-    resources_now = resources._replace(config=supervisor.config)
-    _clean_up(resources_now, failure, supervisor.successor, keeps_sockets=keeps_sockets)
+    _clean_up(resources._replace(config=supervisor.config), failure, supervisor.successor, keeps_sockets=keeps_sockets)
     if supervisor.is_draining_for_upgrade:
         supervisor.execute_new_code()
         # The call has returned, so the new code cannot be executed. Unless `bruce hold` keeps the sockets open, they
