@@ -225,11 +225,15 @@ class StreamAdmission:
             self._on_completed(result)
 
     def abandon(self, client: StreamClientState, ending: Ending | None = None) -> None:
-        """Discard the client's open attempt, if it has one; `ending` is None if the client need not be told why."""
+        """Discard the client's open attempt, if it has one; `ending` is None if the client need not be told why.
+
+        With an `ending`, no more of the client's data is admitted: the rest of the attempt would be ordinary messages.
+        """
         attempt, client.attempt = client.attempt, None
         if attempt is None:
             return
         if ending is not None:
+            client.must_close = True
             text = f"The daemon ended the fenced attempt {attempt}: {ending.explanation}. Nothing of it is delivered."
             client.final_frame = encode_ended(ending.reason, text)
             log.error("%s", text, extra={"about": ("attempt ended", ending.reason)})  # "about": see telemetry/logs.py

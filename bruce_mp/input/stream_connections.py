@@ -154,6 +154,7 @@ class StreamConnections:
     def _end_attempt(self, descriptor: int, ending: Ending) -> None:
         """End the attempt of a connection, if it has one, and tell its client."""
         connection = self._connections[descriptor]
+        self._intake.discard(descriptor)  # it has the lanes of the attempt
         self._admission.abandon(connection.client, ending)
         connection.send_final_frame()
 
@@ -413,7 +414,7 @@ class StreamConnections:
     def _update_after_admission(self, descriptor: int) -> None:
         """Close, pause or resume a connection as the state of its client requires, and offer it to the intake."""
         connection = self._connections[descriptor]
-        if connection.client.must_close:
+        if connection.client.must_close and not connection.is_closing:  # else `close_finished` closes it
             self._close(descriptor)
         elif connection.client.is_paused and descriptor not in self._paused:
             self._paused.add(descriptor, connection.client)
@@ -422,7 +423,7 @@ class StreamConnections:
         elif not connection.client.is_paused and descriptor in self._paused:
             self._paused.discard(descriptor)
             self._epoll.register(descriptor, connection.events)
-        if descriptor in self._connections and self._limit_unfinished(descriptor):
+        if descriptor in self._connections and not connection.is_closing and self._limit_unfinished(descriptor):
             self._offer_to_intake(connection)
 
     def _offer_to_intake(self, connection: Connection) -> None:

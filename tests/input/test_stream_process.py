@@ -28,7 +28,9 @@ from bruce_mp.ipc.control_messages import Control
 from bruce_mp.ipc.start import Start
 from bruce_mp.pipeline.stage_counts import count_books
 from bruce_mp.protocol.client.barrier import Level, encode_barrier
+from bruce_mp.protocol.client.fence import encode_begin, encode_end
 from bruce_mp.slab.file import Geometry
+from bruce_mp.slab.layout import RunState
 from bruce_mp.telemetry.clock import steady_ms
 from bruce_mp.telemetry.counters import Counter
 from support.examples import examples
@@ -319,6 +321,26 @@ def test_a_connection_is_closed_when_its_message_stops_for_too_long(
     assert worker._row.counters[Counter.MsgReceived] == 3  # two whole messages, and the unfinished one as discarded
     for client in (stopped, unread, whole):
         client.close()
+
+
+def test_nothing_of_an_attempt_is_delivered_if_its_client_reads_no_answers(
+    worker: _StreamWorker, listener: socket.socket
+) -> None:
+    client = connect(worker, listener)
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
+    barriers = encode_barrier(b"01234567", Level.DELIVERED, 1000) * 3000
+    client.sendall(encode_begin("task/7") + datagram(value=b"a") + barriers + datagram(value=b"b") * 5 + encode_end())
+    serve_all(worker)
+    worker._publisher.publish_all()
+    assert [each.state for each in contents(worker._slab)] == [RunState.DISCARDED]
+    answers = client.recv(1 << 20)
+    serve_all(worker)
+    with suppress(OSError):
+        while more := client.recv(1 << 20):
+            answers += more
+    assert b"does not read the answers" in answers
+    assert not worker._connections._connections
+    client.close()
 
 
 def test_new_clients_are_counted_by_kind(worker: _StreamWorker, listener: socket.socket) -> None:
