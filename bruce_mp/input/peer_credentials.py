@@ -1,4 +1,4 @@
-"""The peer of a stream connection (the client's process): its credentials, and its admission by the allow list."""
+"""The peer of a stream connection (the client's process): its credentials, admission by the allow list, and loss."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from bruce_mp.slab.sender_usage import SenderSums
 if TYPE_CHECKING:
     from bruce_mp.input.sender_quotas import SenderQuotas
 
-__all__ = ["admit_peer", "describe_origin", "origin_of", "peer_of"]
+__all__ = ["admit_peer", "describe_origin", "origin_of", "peer_of", "set_tcp_options"]
 
 _CREDENTIALS: Final = Struct("iII")
 """Linux' `struct ucred`: pid, uid, gid."""
@@ -22,6 +22,14 @@ _PEERGROUPS: Final = 59
 """Linux' `SO_PEERGROUPS`; Python's socket module lacks it."""
 _GROUPS_BYTES: Final = 1024
 """The largest buffer that Python's `getsockopt` allows, in bytes: room for 256 groups."""
+_TCP_OPTIONS: Final = (
+    (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 120),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 30),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 6),
+)
+"""Level, name and value of each option.  A connection counts as lost if its peer's host is silent for 5 minutes."""
 
 
 def peer_of(peer_socket: socket.socket) -> PeerCredentials | None:
@@ -45,6 +53,12 @@ def origin_of(peer_socket: socket.socket, peer: PeerCredentials | None) -> int |
 def describe_origin(origin: int | str, peer: PeerCredentials | None) -> str:
     """Return a text for the log: the user and process of a UNIX peer, or the address of a TCP peer."""
     return str(origin) if peer is None else f"user {peer.uid} (process {peer.pid})"
+
+
+def set_tcp_options(peer_socket: socket.socket) -> None:
+    """Send small answers at once, and find out that the peer's host has vanished: its open attempt takes room."""
+    for option in _TCP_OPTIONS:
+        peer_socket.setsockopt(*option)
 
 
 def admit_peer(peer_socket: socket.socket, quotas: SenderQuotas, now_ms: int) -> bool:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final
 from bruce_mp.input.fenced_attempts import NOT_ALLOWED, SHUTDOWN, UNREAD, Ending
 from bruce_mp.input.listeners import Listeners
 from bruce_mp.input.paused_connections import PausedConnections
-from bruce_mp.input.peer_credentials import admit_peer, describe_origin, origin_of, peer_of
+from bruce_mp.input.peer_credentials import admit_peer, describe_origin, origin_of, peer_of, set_tcp_options
 from bruce_mp.input.stream_batch import Portion
 from bruce_mp.input.stream_client import TCP, UNIX, Connection, StreamClientState, has_input
 from bruce_mp.input.timestamps import wall_offset_ms
@@ -171,7 +171,7 @@ class StreamConnections:
             return
         connection.setblocking(False)
         if peer is None:
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            set_tcp_options(connection)
             client = StreamClientState(TCP, self._flush_groups.open(), origin=origin)
         else:
             client = StreamClientState(UNIX, self._flush_groups.open(), peer, peer.uid, origin)

@@ -355,6 +355,16 @@ def test_new_clients_are_counted_by_kind(worker: _StreamWorker, listener: socket
         client.close()
 
 
+def test_the_kernel_reports_a_tcp_client_whose_host_has_vanished_within_minutes(worker: _StreamWorker) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()):
+        worker._connections._add_connection(server.accept()[0])
+        (connection,) = worker._connections._connections.values()
+        assert connection.socket.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        names = (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT)
+        idle_s, interval_s, count = (connection.socket.getsockopt(socket.IPPROTO_TCP, name) for name in names)
+        assert 60 <= idle_s + interval_s * count <= 600
+
+
 def test_a_connection_is_closed_at_once_when_its_user_has_too_many(
     worker: _StreamWorker, listener: socket.socket, caplog: pytest.LogCaptureFixture
 ) -> None:
