@@ -17,6 +17,7 @@ import fcntl
 import mmap
 import os
 import time
+import weakref
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -136,16 +137,15 @@ class Slab:
         """
         self.path = path
         self.is_private = private
-        descriptor = _open(path, os.O_RDONLY if private else os.O_RDWR)
-        try:
-            if geometry is not None and os.fstat(descriptor).st_size < geometry.file_size:
-                raise SlabError(f"{path} is too small for the {geometry.chunks} chunks that it should have.")
-            self._status = os.fstat(descriptor)
-            self.geometry = geometry or _read_geometry(path, descriptor)
-            flags = mmap.MAP_PRIVATE | _MAP_NORESERVE if private else mmap.MAP_SHARED
-            self._map = mmap.mmap(descriptor, self.geometry.file_size, flags=flags)
-        finally:
-            os.close(descriptor)
+        self.descriptor = _open(path, os.O_RDONLY if private else os.O_RDWR)
+        """A descriptor of the mapped file, whatever has become of its path."""
+        self._close_descriptor = weakref.finalize(self, os.close, self.descriptor)
+        self._status = os.fstat(self.descriptor)
+        if geometry is not None and self._status.st_size < geometry.file_size:
+            raise SlabError(f"{path} is too small for the {geometry.chunks} chunks that it should have.")
+        self.geometry = geometry or _read_geometry(path, self.descriptor)
+        flags = mmap.MAP_PRIVATE | _MAP_NORESERVE if private else mmap.MAP_SHARED
+        self._map = mmap.mmap(self.descriptor, self.geometry.file_size, flags=flags)
         self.view = memoryview(self._map)
         self.words = self.view.cast("I")
         self.longs = self.view.cast("Q")
@@ -207,6 +207,7 @@ class Slab:
         self.words.release()
         self.longs.release()
         self.view.release()
+        self._close_descriptor()
         with suppress(BufferError):
             self._map.close()
 

@@ -14,7 +14,6 @@ slab.  When that input receives messages, it claims the shares that the others r
 from __future__ import annotations
 
 import fcntl
-import os
 import re
 import time
 from contextlib import contextmanager
@@ -69,12 +68,8 @@ class Shares:
         self._other_inputs = [peer for peer in peers if peer != owner]
         self._full_guarantee = self.count // (2 * (len(self._other_inputs) + 1))
         """Number of shares that are guaranteed to each input that owns a share."""
-        self._lock_file = os.open(slab.path, os.O_RDWR | os.O_CLOEXEC) if self._other_inputs else -1
+        self._slab = slab
         self._cached_division = self._divide(bytes(self._table))
-
-    def __del__(self) -> None:
-        if getattr(self, "_lock_file", -1) >= 0:  # missing if the constructor failed
-            os.close(self._lock_file)
 
     def chunks_of(self, share: int) -> range:
         first = share * self.size
@@ -154,7 +149,7 @@ class Shares:
     @contextmanager
     def _lock(self) -> Iterator[bool]:
         """Hold the lock that all inputs share; yield False if another process, perhaps stopped, keeps it for 5 ms."""
-        if self._lock_file < 0:
+        if not self._other_inputs:
             yield True
             return
         is_locked = self._try_lock()
@@ -162,13 +157,13 @@ class Shares:
             yield is_locked
         finally:
             if is_locked:
-                fcntl.lockf(self._lock_file, fcntl.LOCK_UN, 1, lay.SUPER_SHARES)
+                fcntl.lockf(self._slab.descriptor, fcntl.LOCK_UN, 1, lay.SUPER_SHARES)
 
     def _try_lock(self) -> bool:
         """Lock the first byte of the table in the slab file; return False if another process keeps it locked."""
         for _ in range(_LOCK_TRIES):
             try:
-                fcntl.lockf(self._lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, lay.SUPER_SHARES)
+                fcntl.lockf(self._slab.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, lay.SUPER_SHARES)
             except OSError:
                 time.sleep(_LOCK_PAUSE_S)
             else:

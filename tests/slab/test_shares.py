@@ -193,7 +193,7 @@ def test_a_single_input_can_use_every_chunk() -> None:
 
 
 @pytest.mark.process
-def test_a_held_lock_is_not_awaited() -> None:
+def test_a_held_lock_is_not_awaited_even_if_the_file_is_gone() -> None:
     with new_slab(GEOMETRY) as slab:
         reader, writer = os.pipe()
         child = os.fork()
@@ -203,6 +203,7 @@ def test_a_held_lock_is_not_awaited() -> None:
             os.write(writer, b"1")
             signal.pause()
         os.read(reader, 1)
+        slab.path.unlink()
         try:
             assert Shares(slab, ROWS[0], ROWS).claim_one() is None
         finally:

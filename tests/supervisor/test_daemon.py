@@ -283,6 +283,8 @@ def test_a_restarted_process_keeps_the_slab_that_someone_removed(tmp_path: Path,
         os.kill(daemon.pid_of("router"), signal.SIGKILL)
         daemon.wait_for("Process router is ready", times=2)
         assert ProcessRow(slab, lay.ROW_ROUTER).pid == daemon.pid_of("router")
+        descriptors = [entry.readlink() for entry in Path(f"/proc/{daemon.pid_of('router')}/fd").iterdir()]
+        assert descriptors.count(Path(f"{daemon.slab_path} (deleted)")) == 2, "for the flock and for the shares' lock"
         assert daemon.end() == 0
 
 

@@ -168,7 +168,7 @@ class ManagedProcess:
         self._kill_reason = ""
         load_program(self._program)
         self.connection, child_end = _FORK_CONTEXT.Pipe()
-        needed = {*self._locks, *self.start.descriptors(), child_end.fileno()}
+        needed = {*self._locks, self._slab.descriptor, *self.start.descriptors(), child_end.fileno()}
         arguments = (self._program, self.start, self._slab, child_end, open_descriptors() - needed)
         process = _FORK_CONTEXT.Process(target=run_program, args=arguments, name=self.name)
         # The signals stay blocked until the child has replaced the supervisor's handlers, which it inherits.
