@@ -45,6 +45,7 @@ class SlabTables:
     def __init__(self, slab: Slab) -> None:
         self._slab = slab
         self.topics = TopicTable(slab)
+        self.topics.increment_version()  # the dead router may have changed the table without this
         self.partitions = PartitionTable(slab)
         self._freed_names: dict[int, bytes] = {}
         """The names of the topics that the last sweep freed, by number."""

@@ -97,6 +97,10 @@ class TopicTable:
         """Return a number that grows with each change of the table, so that readers can skip an unchanged table."""
         return self._slab.words[lay.SUPER_TOPICS_VERSION >> 2]
 
+    def increment_version(self) -> None:
+        """Make readers read the table again (router only)."""
+        self._slab.words[lay.SUPER_TOPICS_VERSION >> 2] += 1
+
     def number_of(self, name: bytes) -> int:
         """Return the topic's number, 0 if it has none."""
         return self._numbers.get(name, 0)
@@ -203,7 +207,7 @@ class TopicTable:
         topic = self.number_of(name) or self._create_entry(name)
         if topic and self.partition_count_of(topic) != partitions:
             self._slab.words[(self._at(topic) + lay.TOPIC_PARTITIONS) >> 2] = partitions
-            self._slab.words[lay.SUPER_TOPICS_VERSION >> 2] += 1
+            self.increment_version()
         return topic
 
     def _create_entry(self, name: bytes) -> int:
@@ -242,7 +246,7 @@ class TopicTable:
             at = self._at(topic)
             self._slab.words[(at + lay.TOPIC_LAST_NUMBER) >> 2] = topic
             self._slab.words[(at + lay.TOPIC_NUMBER) >> 2] = 0
-        self._slab.words[lay.SUPER_TOPICS_VERSION >> 2] += 1
+        self.increment_version()
         self.refresh()
 
 

@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+import pytest
+
 from bruce_mp.router.slab_tables import SWEEP_INTERVAL_MS, SlabTables
+from bruce_mp.slab import layout as lay
 from bruce_mp.slab.layout import RunState
+from bruce_mp.slab.tables import TopicTable
+from support.crash_images import crash_images
 from support.put_records import put_records
 from support.record_batches import KafkaRecord
 from support.slabs import SMALL, new_slab, set_state
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+TABLES = [range(lay.PAGE), range(SMALL.topics_at, SMALL.rows_at)]
 NAMES = [b"t%d" % number for number in range(1, SMALL.topics)]
 
 
@@ -37,3 +48,12 @@ def test_the_slab_is_searched_only_at_intervals() -> None:
         set_state(slab, segments, RunState.DELIVERED)
         assert tables.reclaim_entries(existing, set, SWEEP_INTERVAL_MS - 1) == []
         assert tables.reclaim_entries(existing, set, SWEEP_INTERVAL_MS) == [numbers[0]]
+
+
+@pytest.mark.parametrize("change", [lambda topics: topics.add(b"t1", 7), lambda topics: topics.remove([1])])
+def test_readers_see_each_change_of_a_router_that_died(change: Callable[[TopicTable], object]) -> None:
+    with new_slab() as slab:
+        SlabTables(slab).topics.add(b"t1", 4)
+        version = TopicTable(slab).version
+        for _ in crash_images(slab, TABLES, lambda: change(TopicTable(slab))):
+            assert SlabTables(slab).topics.version != version
