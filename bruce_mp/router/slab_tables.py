@@ -45,8 +45,10 @@ class SlabTables:
     def __init__(self, slab: Slab) -> None:
         self._slab = slab
         self.topics = TopicTable(slab)
-        self.topics.increment_version()  # the dead router may have changed the table without this
         self.partitions = PartitionTable(slab)
+        # The previous router may have died within a change, before these parts of it.
+        self.topics.increment_version()
+        self._free_partitions()
         self._freed_names: dict[int, bytes] = {}
         """The names of the topics that the last sweep freed, by number."""
         self._next_sweep_ms = 0
@@ -88,8 +90,12 @@ class SlabTables:
         self._freed_names = freed
         if freed:
             self.topics.remove(freed)
-            self.partitions.retain_topics(set(self.topics.numbers().values()))
+            self._free_partitions()
             log.info("A table of the slab was full; the router freed the entries of %d deleted topics.", len(freed))
+
+    def _free_partitions(self) -> None:
+        """Free the partitions of the topics without entries."""
+        self.partitions.retain_topics(set(self.topics.numbers().values()))
 
     def report_full(self, table: str, consequence: str, now_ms: int) -> None:
         """Log that a table of the slab is full, at most once in `REPORT_INTERVAL_MS` for each table."""

@@ -57,3 +57,14 @@ def test_readers_see_each_change_of_a_router_that_died(change: Callable[[TopicTa
         version = TopicTable(slab).version
         for _ in crash_images(slab, TABLES, lambda: change(TopicTable(slab))):
             assert SlabTables(slab).topics.version != version
+
+
+def test_a_router_frees_the_partitions_of_topics_that_a_dead_router_freed() -> None:
+    with new_slab() as slab:
+        tables = SlabTables(slab)
+        gone = tables.topics.add(b"gone", SMALL.partitions)
+        assert all(tables.partitions.ensure_entry(gone, partition) for partition in range(SMALL.partitions))
+        for _ in crash_images(slab, TABLES, lambda: SlabTables(slab).reclaim_entries(set(), set, 0)):
+            successor = SlabTables(slab)
+            successor.reclaim_entries(set(), set, 0)
+            assert successor.partitions.ensure_entry(successor.topics.add(b"new", 1), 0)
