@@ -44,9 +44,9 @@ __all__ = ["ConfigSource", "Reloads"]
 CONFIRM_TIMEOUT_S: float = 10.0
 """Time limit for a running process to confirm that it has applied a new configuration."""
 NO_CHANGE: Final = "nothing has changed"
-_MAX_SHOWN: Final = 20
-"""Number of problems or changes in a text. The log and the control messages to the status process have the text."""
+_MAX_PROBLEMS: Final = 20
 _MAX_TEXT_LENGTH: Final = 8000
+"""Limits of a text with problems or changes, which the log and the control messages to the status process have."""
 
 log = logging.getLogger(__name__)
 
@@ -210,11 +210,15 @@ class Reloads:
 
 
 def _problems_text(error: BruceError) -> str:
-    return _join(str(error).split("\n"), "\n", "and {} more problems.")
+    return _join(str(error).split("\n"), "\n", most=_MAX_PROBLEMS, rest="and {} more problems.")
 
 
-def _join(items: Sequence[str], separator: str, rest: str = "and {} more") -> str:
-    """Join the first items; `rest` tells how many more there are."""
-    text = separator.join(items[:_MAX_SHOWN])[:_MAX_TEXT_LENGTH]
-    omitted_count = len(items) - _MAX_SHOWN
-    return f"{text}{separator}{rest.format(omitted_count)}" if omitted_count > 0 else text
+def _join(items: Sequence[str], separator: str, *, most: int | None = None, rest: str = "and {} more") -> str:
+    """Join at most `most` items, and not more than the longest text has; `rest` tells how many more there are."""
+    shown = list(items[:most])
+    text = separator.join(shown)
+    if len(text) > _MAX_TEXT_LENGTH:
+        text = text[:_MAX_TEXT_LENGTH]
+        shown = text.split(separator)[:-1] or [text]  # the last one is cut
+    omitted_count = len(items) - len(shown)
+    return separator.join([*shown, rest.format(omitted_count)] if omitted_count else shown)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -135,7 +136,8 @@ def test_a_report_names_the_first_problems_or_changes_and_counts_the_others(unch
     configure(1)
     outcome = ask(unchanged, 1, only_check=True)
     assert "accepted=True" in outcome
-    assert "\\n  and 98" in outcome
+    assert re.search(r"\\n  and \d{3} more'", outcome)
+    assert len(outcome) < 9000
 
 
 def test_a_check_changes_nothing_and_reports_the_outcome(daemon: FakeDaemon) -> None:
