@@ -12,6 +12,7 @@ OUTPUT/checkpoint keeps the progress of reading, and OUTPUT/reported the end of 
 
 from __future__ import annotations
 
+import sys
 import time
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -181,9 +182,9 @@ def _has_read_all(query: StreamingQuery) -> bool:
 
 
 def _reported_until(plan: Follow) -> int:
-    """Return the end of the minutes that the last report covers (ms since the epoch); now if there is no report."""
+    """Return the end of the minutes that the last report covers (ms since the epoch); the far future without report."""
     texts = read_texts(f"{absolute_path(plan.audit.output)}/reported")
-    return int(texts.get(_REPORTED_UNTIL, _now_ms()))
+    return int(texts.get(_REPORTED_UNTIL, sys.maxsize))
 
 
 def _keep_reported_until(plan: Follow, closed_until_ms: int) -> None:
