@@ -177,7 +177,7 @@ class BatchBuilder:
         return (batch._replace(segments=tuple(kept)) if kept else None), removed
 
     def clear_sequences(self, segment: Segment, partition: int) -> None:
-        """Clear the sequence numbers of a damaged segment, so that a recovery does not count them as used."""
+        """Clear the sequence numbers of a damaged or refused segment; a recovery must not count them as used."""
         with suppress(SlabError):  # damaged headers of records in a split run keep their numbers
             kernels.write_sequence(self._slab, [segment], partition, NO_SEQUENCE, NO_SEQUENCE, opens_batch=True)
 

@@ -363,7 +363,7 @@ class SpillDirectory:
                 file.close()
             else:
                 lost += file.lost_count
-                _try_to_remove(file, _warn)
+                try_to_remove(file)
         return lost
 
     def remove(self, slab: Slab) -> None:
@@ -374,7 +374,7 @@ class SpillDirectory:
         if is_foreign(self.path, self._slab_path):
             return
         for file in self._open_all(_ignore):  # without messages, the files do no harm
-            _try_to_remove(file, _ignore)
+            try_to_remove(file, _ignore)
         with suppress(OSError, SlabError):
             if self.registry.exists:
                 self.registry.end_slab(lambda row: last_completed_attempt(slab, row))
@@ -417,17 +417,13 @@ class SpillDirectory:
         file.remove()
 
 
-def try_to_remove(file: SpillFile) -> None:
-    """Remove a file without messages, or close it and log that it remains."""
-    _try_to_remove(file, _warn)
-
-
-def _try_to_remove(file: SpillFile, on_error: Callable[[OSError], None]) -> None:
+def try_to_remove(file: SpillFile, on_error: Callable[[OSError], None] | None = None) -> None:
+    """Remove a file without messages, or close it and call `on_error`; by default, log that it remains."""
     try:
         file.remove()
     except OSError as error:
         file.close()
-        on_error(error)
+        (on_error or _warn)(error)
 
 
 def _warn(error: OSError) -> None:
