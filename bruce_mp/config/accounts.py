@@ -64,12 +64,19 @@ class QuotaLimits(NamedTuple):
 
 def uid_of(name: str) -> int:
     """Return the uid of a user, given by name or number. Raise KeyError for an unknown name or too large a number."""
-    return _parse_id(name) if name.isdecimal() else pwd.getpwnam(name).pw_uid
+    return _parse_id(name) if name.isdecimal() else pwd.getpwnam(_checked(name)).pw_uid
 
 
 def gid_of(name: str) -> int:
     """Return the gid of a group, given by name or number. Raise KeyError for an unknown name or too large a number."""
-    return _parse_id(name) if name.isdecimal() else grp.getgrnam(name).gr_gid
+    return _parse_id(name) if name.isdecimal() else grp.getgrnam(_checked(name)).gr_gid
+
+
+def _checked(name: str) -> str:
+    """Return the name of an account. Raise KeyError for a NUL, because the C library's names end at it."""
+    if "\0" in name:
+        raise KeyError(name)
+    return name
 
 
 def _parse_id(text: str) -> int:

@@ -70,16 +70,16 @@ def test_a_quota_of_users_does_not_limit_tcp() -> None:
 
 def test_unknown_names_are_reported_with_their_settings() -> None:
     config = Input(
-        unix_datagram=UnixDatagram(allow_users=(ROOT, "x"), allow_groups=("y", "70000")),
+        unix_datagram=UnixDatagram(allow_users=(ROOT, "x"), allow_groups=("y\0", "70000")),
         unix_stream=UnixStream(allow_users=("z",)),  # not enabled
-        quota=Quota(users={"q": 1, "12": 1}),
+        quota=Quota(users={"q\0": 1, "12": 1}),
     )
     with pytest.raises(StartError) as raised:
         check_accounts(config)
     assert str(raised.value).splitlines() == [
         'input.unix_datagram.allow_users: there is no user "x" on this host; create it or remove the name.',
-        'input.unix_datagram.allow_groups: there is no group "y" on this host; create it or remove the name.',
-        'input.quota.users: there is no user "q" on this host; create it or remove the name.',
+        'input.unix_datagram.allow_groups: there is no group "y\0" on this host; create it or remove the name.',
+        'input.quota.users: there is no user "q\0" on this host; create it or remove the name.',
     ]
 
 
