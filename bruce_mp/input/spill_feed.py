@@ -57,7 +57,9 @@ _FREE_DIVISOR: Final = 4
 _FEED_S: Final = 0.004
 """Time after which the feed returns to the process's loop."""
 _RETRY_S: Final = 0.003
-"""Interval of retries while the feed has files, but cannot feed a slice."""
+_MAX_RETRY_S: Final = 0.05
+"""Interval of retries while the feed has files, but cannot feed a slice: it doubles from `_RETRY_S` to `_MAX_RETRY_S`,
+because a stuck topic may keep a file waiting for hours."""
 _PAUSE_MS: Final = 1000
 """Pause of the feed after an error of the file system."""
 _UNLIMITED_SIZE: Final = (1 << 31) - 1
@@ -75,6 +77,7 @@ class SpillPump:
         self._feed = feed
         self._publish = publish
         self._timer: Timer | None = None
+        self._retry_s = _RETRY_S
 
     def start(self) -> None:
         """Schedule feeding after the present round of the loop."""
@@ -85,11 +88,15 @@ class SpillPump:
         """Feed slices for `_FEED_S`, then return to the loop, which reads connections before the next call."""
         self._timer = None
         end_s = time.monotonic() + _FEED_S
-        while (is_fed := self._feed.feed(steady_ms())) and time.monotonic() < end_s:
-            pass
+        delay_s = 0.0
+        while time.monotonic() < end_s:
+            if not self._feed.feed(steady_ms()):
+                delay_s, self._retry_s = self._retry_s, min(2 * self._retry_s, _MAX_RETRY_S)
+                break
+            self._retry_s = _RETRY_S
         self._publish()
         if len(self._feed):
-            self._timer = self._loop.call_later(0 if is_fed else _RETRY_S, self._run)
+            self._timer = self._loop.call_later(delay_s, self._run)
 
 
 class SpillFeed:

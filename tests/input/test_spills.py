@@ -13,6 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bruce_mp.errors import SlabError
+from bruce_mp.input.spill_feed import SpillPump
+from bruce_mp.ipc.loop import Loop, Timer
 from bruce_mp.kernels import split_stream
 from bruce_mp.pipeline.stage_counts import count_books
 from bruce_mp.protocol.client.barrier import BarrierStatus, Level, encode_barrier
@@ -35,7 +37,7 @@ from support.streams import WORKER_ROW, StreamInput, assert_books, balanced_book
 from support.variants import kernels
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from bruce_mp.input.stream_client import StreamClientState
     from bruce_mp.slab.file import Slab
@@ -671,3 +673,35 @@ def test_any_order_of_frames_feeds_and_deaths_keeps_the_books(steps: list[tuple[
         drain(model.worker, model.sink)
         assert sorted(model.sink.numbers) == sorted(model.due)
         assert files_of(slab) == []
+
+
+class FakeLoop(Loop):
+    """A loop that records the delay of each timer, and runs none."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.delays_s: list[float] = []
+        self.callbacks: list[Callable[[], None]] = []
+
+    def call_later(self, delay: float, callback: Callable[[], None]) -> Timer:
+        self.delays_s.append(delay)
+        self.callbacks.append(callback)
+        return Timer(callback)
+
+
+def test_a_waiting_feed_is_retried_ever_more_rarely(slab: Slab) -> None:
+    worker, loop = worker_of(slab, max_attempt=1), FakeLoop()
+    client = worker.connect()
+    worker.feed((client, BEGIN + messages(range(2000)) + END))
+    pump = SpillPump(loop, worker.spill_feed, worker.close_runs)  # nothing delivers, so the slab fills up
+    pump.start()
+    while loop.callbacks and len(loop.delays_s) < 200:
+        loop.callbacks.pop()()
+    waits_s = [each for each in loop.delays_s if each]
+    assert len(worker.spill_feed) == 1
+    assert waits_s[:5] == [0.003, 0.006, 0.012, 0.024, 0.048]
+    assert set(waits_s[5:]) == {0.05}
+    Sink(slab).deliver()
+    worker.pool.reclaim(worker.pool.capacity)
+    loop.callbacks.pop()()
+    assert loop.delays_s[-1] in {0, 0.003}, "after a success the interval begins anew"
