@@ -3,8 +3,8 @@
 The input appends the messages of an attempt to separate lanes of the slab and keeps them there.  The end frame
 completes the attempt: the input hands all its messages over to the router.  If the connection ends earlier, the input
 discards the messages.  How long an attempt holds its memory depends on its client, so all open attempts of a worker
-together get a limited part of the slab.  Once an attempt reaches its limit, or a topic in it reaches its share of the
-slab, its further messages go to a spill file (`slab/spill.py`).
+together get a limited part of the slab.  Once an attempt reaches its limit, a topic in it reaches its share of the
+slab, or the slab is full, its further messages go to a spill file (`slab/spill.py`).
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ class Attempt:
         self.began_ms = now_ms
         self.chunk_count = 0
         self.is_spilling = False
-        """True after a message exceeded the attempt's limit or its topic's share: later messages go to `spill`."""
+        """True after a message found no room: it and later messages go to `spill`."""
         self.spill: SpillFile | None = None
         self.waiting_since_ms: int | None = None
         """Time at which the attempt began to wait for room in spill files; None if it does not wait."""
@@ -156,17 +156,23 @@ class Attempt:
         return self.name.decode("utf-8", "backslashreplace")
 
     def allocate(self, span: int, now_ms: int) -> int | None:
-        """Allocate `span` neighboring chunks and return the first; None above the attempt's limit, or without room."""
+        """Allocate `span` neighboring chunks and return the first; None above the attempt's limit, or without room.
+
+        Then the attempt spills at once: a smaller message of the same batch could find room, and overtake this one.
+        """
         self.is_spilling = self.is_spilling or not self._attempts.allows(span, self)
         chunk = None if self.is_spilling else self._pool.allocate(span, now_ms)
-        if chunk is not None:
+        if chunk is None:
+            self._attempts.spill_if_possible(self)
+        else:
             fences.assign_chunk(self._attempts.slab, chunk, self.number)
             self.chunk_count += span
         return chunk
 
     def can_spare(self, span: int) -> bool:
         """Return True if the pool can spare `span` neighboring chunks, and the attempt stays within its limit."""
-        return self._attempts.allows(span, self) and self._pool.can_spare(span)
+        is_allowed = self._attempts.allows(span, self) and self._pool.can_spare(span)
+        return is_allowed and self._pool.count_free_spans(span, 1) == 1
 
 
 class FencedAttempts:
@@ -224,7 +230,7 @@ class FencedAttempts:
         return attempt.chunk_count + span <= self._max_chunks and total + span <= self._max_total_chunks
 
     def spill_if_possible(self, attempt: Attempt) -> None:
-        """Let the attempt's further messages go to its spill file, because a topic has reached its share of the slab.
+        """Let the attempt's further messages go to its spill file: the slab is full, or a topic has reached its share.
 
         Do nothing if the bound on spill files leaves no room: `spill` would exceed the bound.  The messages then stay
         with their client.

@@ -132,6 +132,19 @@ def send_in_parts(worker: StreamInput, begin: bytes, timestamp: int) -> None:
     assert spilled_total(worker.slab) > 300
 
 
+def test_no_message_overtakes_one_that_found_no_room_in_a_full_slab(slab: Slab) -> None:
+    worker, sink = StreamInput(slab, topics=TOPICS, max_attempt=3, max_spill=MUCH, senders_wait=False), Sink(slab)
+    client, other = worker.connect(), worker.connect()
+    worker.feed((client, messages(b"other", range(1))))
+    while worker.pool.free_count > 2:
+        worker.feed((other, messages(b"stuck", range(1))))
+    large = [datagram(b"other", b"%d:" % number + bytes(2 * lay.CHUNK_BYTES)) for number in (1, 3)]
+    worker.feed((client, BEGIN + large[0] + messages(b"other", range(2, 3)) + large[1] + END))
+    drain(worker, sink)
+    assert sink.numbers(OTHER) == [0, 1, 2, 3]
+    assert count_books(slab).balanced
+
+
 @pytest.mark.parametrize("window", [CLAMP, ARRIVAL])
 @pytest.mark.parametrize("is_killed", [False, True])
 def test_a_spilled_message_gets_its_original_arrival_time(slab: Slab, window: TimestampWindow, is_killed: bool) -> None:
