@@ -28,7 +28,13 @@ pytestmark = pytest.mark.process
 
 MESSAGES: Final = 30
 """Average number of messages for each topic."""
-PATIENT: Final[Mapping[str, object]] = {"http.discard_report_interval_s": 86_400}
+PATIENT: Final[Mapping[str, object]] = {
+    "http.discard_report_interval_s": 86_400,
+    # Batches with many messages: one alone in a batch has no half to send, and is discarded.
+    "batching.configs.slow.time_ms": 2000,
+    "batching.default.action": "per_topic",
+    "batching.default.config": "slow",
+}
 TRIED_AGAIN: Final = (
     Action.RESEND,
     Action.AWAIT_PERMISSION,
@@ -190,14 +196,8 @@ def test_possible_duplicates_are_reported_by_topic(stage: Stage) -> None:
 
 @pytest.fixture(scope="module")
 def impatient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
-    """Yield a stage that allows one retry. Its batches have many messages: one alone in a batch has no half to send."""
-    slow = {
-        "batching.configs.slow.time_ms": 2000,
-        "batching.default.action": "per_topic",
-        "batching.default.config": "slow",
-    }
-    settings = {**PATIENT, **slow, "delivery.max_failed_attempts": 1}
-    with a_stage(tmp_path_factory.mktemp("attempts"), settings) as made:
+    """Yield a stage that allows one retry."""
+    with a_stage(tmp_path_factory.mktemp("attempts"), {**PATIENT, "delivery.max_failed_attempts": 1}) as made:
         yield made
 
 
