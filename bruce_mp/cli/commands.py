@@ -47,9 +47,23 @@ COMMANDS: Final = {
 }
 
 
+_STDERR: Final = 2
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     arguments = sys.argv[1:] if argv is None else list(argv)
+    _open_standard_descriptors()
     return run_with_sigpipe(lambda: _run(arguments))
+
+
+def _open_standard_descriptors() -> None:
+    """Open /dev/null as each closed standard descriptor.
+
+    Otherwise the slab could become the standard error, and the Python of an upgrade's new code could write to it.
+    """
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= _STDERR:
+        os.set_inheritable(descriptor, True)
+    os.close(descriptor)
 
 
 def _run(arguments: Sequence[str]) -> int:

@@ -272,6 +272,21 @@ def test_an_upgrade_delivers_what_a_replaced_slab_holds(daemon: Daemon, broker: 
     assert values_in(broker, "red") == [b"held"]
 
 
+def test_an_upgrade_with_closed_standard_streams_keeps_the_slab(tmp_path: Path, broker: DevBroker) -> None:
+    """With standard error closed, the slab would get its descriptor, and new code could write an error there."""
+    daemon = Daemon(tmp_path, broker.bootstrap)
+    daemon.prefix = ("/bin/sh", "-c", 'exec "$@" >&- 2>&-', "sh")
+    daemon.start()
+    with daemon.checked_at_end():
+        broker.broker_down(1)
+        daemon.send("red", b"held")
+        daemon.wait_received(1)
+        daemon.upgrade()
+        broker.broker_up(1)
+        daemon.wait_settled(1)
+    assert values_in(broker, "red") == [b"held"]
+
+
 def test_a_daemon_in_shutdown_is_not_upgraded(daemon: Daemon, broker: DevBroker) -> None:
     """The socket is closed to senders: the new code would receive nothing and never be stopped."""
     supervisor = psutil.Process(daemon.pid)
