@@ -72,7 +72,7 @@ _ADAPTIVE_SETTINGS: Final = {  # adaptive execution merges the 512 partitions of
 }
 _GLOB_CHARACTERS: Final = frozenset("*?[{")
 _LOCAL: Final = "file://"
-_DISCARD_COLUMNS: Final = "event string, topic string, info string"
+_DISCARD_COLUMNS: Final = "event string, topic string, info string, time_ms bigint"
 
 
 class AuditInputError(BruceError):
@@ -287,15 +287,19 @@ def _compare(
     is_small = ledger.size + total_size(plan.facts_directory) < _SMALL_AUDIT_BYTES
     facts = spark.read.schema(SCHEMA).option("recursiveFileLookup", "true").parquet(plan.facts_directory)
     entries = ledger.entries
+    lines = read_discard_lines(spark, plan.discards) if plan.discards else empty_table(spark, _DISCARD_COLUMNS)
     if changed_after is not None:
         # A merged ledger file also has older commits, and the first micro-batch of `follow` all older messages. A
-        # minute that only the facts have would hide losses, so both begin with the same one.
+        # minute that only the facts or discard lines have would hide losses, so all begin with the same one.
         oldest_minute_ms = int(changed_after.timestamp() - 60) * 1000  # a row's `minute` begins up to 60 s before
         facts, entries = (table.where(f"minute >= {oldest_minute_ms}") for table in (facts, entries))
+        lines = lines.where(f"time_ms >= {oldest_minute_ms}")
     if is_small:
         facts, entries = facts.coalesce(1), entries.coalesce(1)  # one partition needs no shuffle
     with temporary_settings(spark, _SMALL_SETTINGS if is_small else _ADAPTIVE_SETTINGS):
-        return _report(plan, facts, entries, minute_condition, absent_topics, has_first_messages=has_first_messages)
+        return _report(
+            plan, facts, entries, minute_condition, absent_topics, lines=lines, has_first_messages=has_first_messages
+        )
 
 
 def _report(
@@ -305,10 +309,10 @@ def _report(
     minute_condition: str,
     absent_topics: Collection[str],
     *,
+    lines: DataFrame,
     has_first_messages: bool,
 ) -> AuditVerdict:
     spark, facts_of_minutes = facts.sparkSession, facts.where(minute_condition)
-    lines = read_discard_lines(spark, plan.discards) if plan.discards else empty_table(spark, _DISCARD_COLUMNS)
     # `fill_books` compares all minutes, because Kafka may have a message in another minute than the ledger. Only its
     # results are filtered by minute: most of them below, and `unknown_ranges`, which has no column `minute`, by itself.
     with fill_books(facts, ledger, count_discard_lines(lines, plan.topics), minute_condition) as books:

@@ -311,7 +311,7 @@ def test_problems_of_open_minutes_and_old_samples_are_left_out(spark: SparkSessi
 
 @pytest.mark.parametrize("stamped", [True, False])
 def test_messages_of_earlier_minutes_hide_no_loss(spark: SparkSession, tmp_path: Path, stamped: bool) -> None:
-    """The facts have all messages, as in the first micro-batch of `follow`; the ledger file is newer than the limit."""
+    """The facts and discard lines have all, as at the start of `follow`; the ledger file is newer than the limit."""
     it = Planted()
     it.enter("t", {M1: 6, M2: 4}, stamped=stamped)
     if stamped:
@@ -321,7 +321,10 @@ def test_messages_of_earlier_minutes_hide_no_loss(spark: SparkSession, tmp_path:
         it.put_plain("t", 6)
         it.put_plain("t", 2, M2)
     write_ledger(f"{tmp_path}/ledger", it.ledger)
-    plan = Audit("unused:1", ["t"], [f"{tmp_path}/ledger"], str(tmp_path))
+    (tmp_path / "discards").write_bytes(
+        2 * format_line(DiscardLine(M1, M1, LineEvent.DISCARD, "NO_MEM", b"t", b"", b""))
+    )
+    plan = Audit("unused:1", ["t"], [f"{tmp_path}/ledger"], str(tmp_path), [f"{tmp_path}/discards"])
     write_facts(it.frame(spark), plan.facts_directory)
     verdict = compare(spark, plan, changed_after=datetime.fromtimestamp(M2 / 1000 + 1, UTC))
     assert (verdict.sent, verdict.missing, verdict.unknown) == (4, 2, 0)
