@@ -252,12 +252,15 @@ class ResponseHandler:
 
     def _isolate_refused(self, queue: PartitionQueue, batch: BuiltBatch, ack: PartitionAck, topic: bytes) -> None:
         """Discard the refused records that the response names, or halve the batch to find them."""
+        is_in_doubt = self._builder.has_flag(batch, FLAG_IN_DOUBT)
         named_indices = [index for index, _ in ack.record_errors]
         rest, refused = self._builder.remove_records(batch, named_indices) if named_indices else (None, [])
         if batch.records == 1:  # the only record is the refused one, even if the response does not name it
             rest, refused = None, list(batch.segments)
         # To remove records splits segments, perhaps into more segments than one transaction can settle.
         segment_count = max(len(refused), len(rest.segments) if rest is not None else 0)
+        if is_in_doubt and batch.base_sequence >= 0:
+            queue.note_cut(batch)
         if segment_count > MAX_SETTLED_SEGMENTS or not refused:
             queue.failed += self._builder.halve(batch)
             queue.drain()
@@ -268,7 +271,6 @@ class ResponseHandler:
                 _decode(topic), batch.partition, describe(self._slab, segment), extra={"about": topic},
             )  # fmt: skip
         self._record_gap(queue, batch)
-        is_in_doubt = self._builder.has_flag(batch, FLAG_IN_DOUBT)
         if rest is not None:
             # Number the rest before the discard, or a recovery might take the rest for a part of the previous batch.
             # The rest gets numbers of the refused records, so these must not have them any longer.
@@ -343,7 +345,7 @@ class ResponseHandler:
         else:
             self._builder.set_next_sequence(queue.topic, queue.partition, queue.renumber_from)
         queue.resend = [self._builder.renumber(batch) for batch in queue.resend]
-        queue.renumber_from = queue.gap_end = None
+        queue.renumber_from = queue.gap_end = queue.cut_end = None
         queue.must_bump_epoch = queue.must_stop_numbering = False
 
     def skip_sequence_gap(self, queue: PartitionQueue) -> None:
@@ -365,7 +367,8 @@ class ResponseHandler:
         )  # fmt: skip
 
     def _bump_epoch(self, queue: PartitionQueue, topic: bytes) -> None:
-        if queue.must_bump_epoch:  # else a gap prevents the broker from writing the batches with their old numbers
+        # At a gap the broker cannot have written the batches with their old numbers, unless the first is a part.
+        if queue.must_bump_epoch or queue.begins_with_part:
             self._record_renumbered(queue, topic)
         self._builder.bump_epoch(queue.topic, queue.partition)
         queue.expected_sequence = None

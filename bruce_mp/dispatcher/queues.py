@@ -56,7 +56,7 @@ class PartitionQueue:
     """The batches and records of one partition.  Times are in seconds of a monotonic clock."""
 
     __slots__ = (
-        "backoff_count", "backoff_end", "entry_offset", "expected_sequence", "failed", "gap_end", "in_doubt",
+        "backoff_count", "backoff_end", "cut_end", "entry_offset", "expected_sequence", "failed", "gap_end", "in_doubt",
         "in_flight", "is_scheduled", "must_back_off", "must_bump_epoch", "must_hand_back", "must_pause",
         "must_stop_numbering", "partition", "ready", "renumber_from", "resend", "state", "topic",
     )  # fmt: skip
@@ -98,6 +98,9 @@ class PartitionQueue:
         batch shows if there is a gap.  None if there is certainly no gap."""
         self.must_bump_epoch = False
         """True if the producer epoch is bumped (incremented) once the queue is drained."""
+        self.cut_end: int | None = None
+        """The first sequence number behind a batch in doubt that is sent again in parts; None if a batch was accepted
+        since.  A broker that has written the batch does not recognize the parts, and accepts none of them."""
         self.must_stop_numbering = False
         """True if the batches lose their sequence numbers once the queue is drained."""
         self.must_pause = False
@@ -140,6 +143,7 @@ class PartitionQueue:
         """Remove an accepted batch from the batches in flight, and advance the expected sequence number."""
         self.in_flight.remove(batch)
         self.backoff_count = 0
+        self.cut_end = None
         _, _, _, sequence, segments = batch  # not `records`, to save a call for each batch
         if sequence >= 0:
             for segment in segments:
@@ -158,6 +162,17 @@ class PartitionQueue:
         end = next_sequence(batch.base_sequence, batch.records)
         if self.gap_end is None or _is_before(self.gap_end, end):
             self.gap_end = end
+
+    def note_cut(self, batch: BuiltBatch) -> None:
+        """Note that a batch in doubt is sent again in parts."""
+        end = next_sequence(batch.base_sequence, batch.records)
+        if self.cut_end is None or _is_before(self.cut_end, end):
+            self.cut_end = end
+
+    @property
+    def begins_with_part(self) -> bool:
+        """Return True if the first batch to resend may be a part of a batch that the broker has written."""
+        return self.cut_end is not None and _is_before(self.resend[0].base_sequence, self.cut_end)
 
     def begin_doubt(self) -> None:
         """Set `in_doubt`; until the queue has no built batch, one batch is in flight at a time.

@@ -684,6 +684,25 @@ def test_a_death_before_the_discard_of_a_record_loses_no_other(make: MakeWorld, 
     assert len(set(log_of(world))) == 3 - sum(count_books(world.slab).discarded.values())
 
 
+@pytest.mark.parametrize("names", [False, True])
+def test_the_rest_of_a_written_batch_counts_as_possible_duplicates(make: MakeWorld, names: bool) -> None:
+    """The broker refuses a record only after it has written the batch, and does not recognize the rest."""
+    world = make()
+    start(world)
+    world.names_refused = names
+    world.send([(b"t", datagram(b"t"), None)] * 4)
+    world.ring()
+    world.deliver_to_dispatcher(SLOT)
+    world.send_request(SLOT)
+    world.break_connection(SLOT, executed=1)
+    world.cluster.poison = {2}
+    world.step_until_settled()
+    log = log_of(world)
+    repeated_count = len(log) - len(set(log))
+    assert 0 < repeated_count <= world.reporter.duplicates
+    assert world.reporter.discarded == {DiscardReason.POSSIBLY_DELIVERED: 1}
+
+
 def test_remaining_records_of_a_batch_are_settled_in_bounded_transactions(
     make: MakeWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
