@@ -62,6 +62,9 @@ _FAILURE_COUNTERS: Final = {
 """The counters for failures of a ready connection, by cause; other causes count as ConnectorSocketError."""
 _MAX_THROTTLE_S: Final = 60.0
 """The longest throttle time that the dispatcher obeys; a broker with default settings sends far shorter times."""
+_REFUSAL_INTERVAL_S: Final = 60.0
+"""Shortest interval between pauses for refused messages with acks = 0: a topic that the broker always refuses must not
+delay the others again and again."""
 _ENOUGH_OLD_CONNECTIONS: Final = 3
 """The number of successive connections on which a broker must look older than Kafka 0.10, before the dispatcher treats
 it as old.  One is not enough: the cluster's producer id shows that the cluster has newer brokers."""
@@ -111,6 +114,8 @@ class ProduceSession:
         self._may_refuse_until = 0.0
         """The time until which the end of a connection may be the answer to a request with acks = 0: a broker that
         refuses such a request closes the connection."""
+        self._refusal_due = 0.0
+        """The time from which such an end pauses the dispatcher again."""
         self._is_repeat_scheduled = False
         """True if a call of `_repeat_pauses` is scheduled."""
         self._status = ConnectionStatus(
@@ -342,7 +347,7 @@ class ProduceSession:
 
     @property
     def _may_have_refused(self) -> bool:
-        return time.monotonic() < self._may_refuse_until
+        return self._refusal_due <= time.monotonic() < self._may_refuse_until
 
     def _on_failed(self, event: Failed) -> None:
         log.log(
@@ -357,7 +362,10 @@ class ProduceSession:
         self._on_lost()
 
     def _on_lost(self) -> None:
-        self._core.on_connection_lost(may_have_refused=self._may_have_refused)
+        may_have_refused = self._may_have_refused
+        if may_have_refused:
+            self._refusal_due = time.monotonic() + _REFUSAL_INTERVAL_S
+        self._core.on_connection_lost(may_have_refused=may_have_refused)
         self._schedule_repeat()
 
     def _clear_connection(self) -> None:

@@ -231,6 +231,25 @@ def test_a_connection_that_ends_after_messages_without_acknowledgement_is_lost(
     assert (ALL_PAUSED in core.drain_outbox()) == is_lost
 
 
+@pytest.mark.parametrize(("interval_s", "is_paused"), [(59, False), (61, True)])
+def test_a_topic_that_is_always_refused_without_acknowledgement_pauses_the_others_rarely(
+    slab: Slab, monkeypatch: pytest.MonkeyPatch, interval_s: int, *, is_paused: bool
+) -> None:
+    core = synced_dispatcher(slab)
+    session = new_session(slab, core, RecordingLoop(), required_acks=0)
+    session._encoder = cast("BatchEncoder", SimpleNamespace(encode_uncompressed=lambda *_: ()))
+    pauses = []
+    began = time.monotonic()
+    for second in (0, interval_s):
+        monkeypatch.setattr(time, "monotonic", lambda second=second: began + second)
+        connect(session)
+        session._may_refuse_until = time.monotonic() + 1
+        core.drain_outbox()
+        session._on_event(Closed())
+        pauses.append(ALL_PAUSED in core.drain_outbox())
+    assert pauses == [True, is_paused]
+
+
 def test_an_outdated_connection_is_closed_when_its_bytes_are_sent(slab: Slab) -> None:
     session = new_session(slab, synced_dispatcher(slab), RecordingLoop())
     socket = connect(session)
