@@ -172,7 +172,9 @@ class PartitionQueue:
     @property
     def begins_with_part(self) -> bool:
         """Return True if the first batch to resend may be a part of a batch that the broker has written."""
-        return self.cut_end is not None and _is_before(self.resend[0].base_sequence, self.cut_end)
+        if self.cut_end is None or not self.resend:
+            return False
+        return _is_before(self.resend[0].base_sequence, self.cut_end)
 
     def begin_doubt(self) -> None:
         """Set `in_doubt`; until the queue has no built batch, one batch is in flight at a time.
