@@ -334,16 +334,24 @@ class ProduceSession:
             self._core.throttle_until(time.monotonic() + min(response.throttle_ms / 1000, _MAX_THROTTLE_S))
 
     def _on_closed_by_broker(self) -> None:
-        """Open another connection for the next message; if messages may have been refused, first get new metadata."""
+        """Open another connection for the next message; get new metadata first if messages wait or may be refused.
+
+        Messages wait here only during a back-off or throttling, and a broker that closes each connection would
+        otherwise be connected to without delay until its end.
+        """
         self._row.add(Counter.ConnectorSocketBrokerClose)
         self._status.on_closed()
         is_lost = bool(self._unwritten) or self._may_have_refused
+        has_waiting = self._core.wants_connection
         self._clear_connection()
         if is_lost:
             log.warning("Broker %s closed the connection, and may have refused its last messages.", self._broker.node)
-            self._on_lost()
+        elif has_waiting:
+            log.warning("Broker %s closed the connection while messages wait; none is lost.", self._broker.node)
         else:
             log.info("Broker %s closed an idle connection; the next message opens another.", self._broker.node)
+        if is_lost or has_waiting:
+            self._on_lost()
 
     @property
     def _may_have_refused(self) -> bool:

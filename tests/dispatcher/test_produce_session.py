@@ -197,17 +197,22 @@ def test_a_failed_connection_is_counted_by_its_cause_once_it_was_ready(
     assert counted(slab) == {counter: 1}
 
 
-@pytest.mark.parametrize("has_unwritten", [False, True])
-def test_an_idle_connection_that_closes_is_lost_only_with_unwritten_bytes(slab: Slab, has_unwritten: bool) -> None:
-    """Without a response (acks = 0), nothing else shows that the batches were not written."""
+@pytest.mark.parametrize("rest", ["none", "unwritten", "waiting"])
+def test_a_connection_that_closes_is_lost_only_with_unwritten_or_waiting_messages(slab: Slab, rest: str) -> None:
+    """Without a response (acks = 0), nothing else shows that batches were not written.
+
+    Messages in back-off would otherwise open a connection at once, as often as the broker closes it.
+    """
     core = synced_dispatcher(slab)
     session = new_session(slab, core, RecordingLoop())
-    if has_unwritten:
+    if rest != "none":
         assign(slab, core, [[RECORD]])
+    if rest == "unwritten":
         session._unwritten = core.next_request(0, 0.0)
     core.drain_outbox()
     session._on_event(Closed())
-    assert (ALL_PAUSED in core.drain_outbox()) == has_unwritten
+    assert (ALL_PAUSED in core.drain_outbox()) == (rest != "none")
+    assert core.wants_connection is False
     assert counted(slab) == {Counter.ConnectorSocketBrokerClose: 1}
 
 
