@@ -7,6 +7,7 @@ valid value.
 from __future__ import annotations
 
 import re
+import stat
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from bruce_mp.config.addresses import HostPort, UnixPath, is_loopback
@@ -246,6 +247,13 @@ def _check_discard_log_size(config: Config) -> Iterator[Problem]:
         yield Problem.not_allowed(("discard_log", "max_file_size"), format_size(size), remedy)
 
 
+def _check_log_mode(config: Config) -> Iterator[Problem]:
+    file = config.logging.file
+    if file.enable and file.mode is not None and not file.mode & stat.S_IWUSR:
+        remedy = "the daemon's user could not write the file; give a mode such as 0640"
+        yield Problem.not_allowed(("logging", "file", "mode"), f"{file.mode:04o}", remedy)
+
+
 def _check_dead_letters(config: Config) -> Iterator[Problem]:
     inputs = config.input
     if config.discards.topic and not (inputs.unix_datagram.enable or inputs.unix_stream.enable):
@@ -266,5 +274,6 @@ CHECKS: Final = (
     _check_distinct_ports,
     _check_http,
     _check_discard_log_size,
+    _check_log_mode,
     _check_dead_letters,
 )

@@ -52,7 +52,7 @@ def keep_sockets(source: ConfigSource) -> int:
     """Keep the sockets open until SIGTERM, and return the exit code. Raise BruceError if the start fails."""
     setproctitle("bruce: hold")
     config = source.read()
-    set_up_logging(config.logging, "hold")
+    set_up_logging(config.logging, "hold", must_open=True)
     run_dir = Path(config.daemon.run_dir)
     create_run_dir(run_dir)
     # This must precede the check for a running daemon in `open_at_start`: a daemon that starts after that check finds

@@ -91,13 +91,13 @@ def run(config: Config, config_path: Path, overrides: Sequence[str] = (), progra
     thread that spawned them ends.
     """
     setproctitle("bruce: supervisor")
-    set_up_logging(config.logging, "supervisor")
+    handover = read_handover()
+    set_up_logging(config.logging, "supervisor", must_open=handover is None)
     log.log(NOTICE, "bruce %s starts with %s.", __version__, config_path)
     log.log(NOTICE if CHOICE.compiled else logging.WARNING, "It uses %s.", CHOICE.sentence)
     for warning in (*risk_warnings(config), *exposed_file_warnings(config)):
         # The log suppresses repeats from one source line unless "about" differs.
         log.warning("%s", warning, extra={"about": warning})
-    handover = read_handover()
     try:
         if handover and handover.processes:  # an upgrade, and the processes of the replaced code still run
             resources = _take_over_resources(config, handover)

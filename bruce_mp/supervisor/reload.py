@@ -166,7 +166,7 @@ class Reloads:
         """
         if config.logging != self.config.logging:
             try:
-                set_up_logging(config.logging, "supervisor")
+                set_up_logging(config.logging, "supervisor", must_open=True)
             except BruceError:
                 set_up_logging(self.config.logging, "supervisor")
                 raise

@@ -66,16 +66,17 @@ _MAX_FIELD_BYTES: Final = 64 * 1024
 """The maximum size of a journal field's value, so that the datagram fits into the send buffer."""
 
 
-def set_up_logging(config: Logging, process: str) -> None:
+def set_up_logging(config: Logging, process: str, *, must_open: bool = False) -> None:
     """Configure the root logger for the process with the name `process`, for example "router".
 
-    Raise StartError if the log file cannot be opened.
+    If `must_open` is True, raise StartError if the log file cannot be opened. Otherwise the first line opens the file,
+    because a process that restarts must not fail through a file that became unwritable; standard error tells of it.
     """
     for name, number in _LEVELS.items():
         logging.addLevelName(number, name)
     root = logging.getLogger()
     remove_handlers()
-    for handler, formatter in _handlers(config, process):
+    for handler, formatter in _handlers(config, process, must_open=must_open):
         handler.setFormatter(formatter)
         handler.addFilter(RepeatFilter())
         root.addHandler(handler)
@@ -103,7 +104,7 @@ def is_on_stderr(config: Logging) -> bool:
     return config.stdout_stderr or not (config.file.enable or config.syslog or config.journald)
 
 
-def _handlers(config: Logging, process: str) -> Iterator[tuple[logging.Handler, logging.Formatter]]:
+def _handlers(config: Logging, process: str, *, must_open: bool) -> Iterator[tuple[logging.Handler, logging.Formatter]]:
     lines = _JsonFormatter(process) if config.format == "json" else _LineFormatter(process)
     if config.stdout_stderr:
         stdout = logging.StreamHandler(sys.stdout)
@@ -114,7 +115,7 @@ def _handlers(config: Logging, process: str) -> Iterator[tuple[logging.Handler, 
         stderr.setLevel(logging.WARNING)
         yield stderr, lines
     if config.file.enable:
-        yield _open_log_file(config.file), lines
+        yield _log_file(config.file, must_open=must_open), lines
     if config.syslog:
         syslog_format = f"bruce[%(process)d]: {process}: %(message)s"
         yield _SysLog(str(_SYSLOG_SOCKET), SysLogHandler.LOG_DAEMON), _TextFormatter(syslog_format)
@@ -125,10 +126,10 @@ def _handlers(config: Logging, process: str) -> Iterator[tuple[logging.Handler, 
 class _LogFile(WatchedFileHandler):
     """A handler of the log file. Lines are lost while the file cannot be written, for example on a full disk."""
 
-    def __init__(self, config: LogFile) -> None:
+    def __init__(self, config: LogFile, *, is_opened_late: bool) -> None:
         self._mode = config.mode
         self._reported_s = -math.inf  # the time of the last report of an error
-        super().__init__(config.path, encoding="utf-8", errors="backslashreplace")
+        super().__init__(config.path, encoding="utf-8", delay=is_opened_late, errors="backslashreplace")
 
     def _open(self) -> TextIOWrapper:
         descriptor = os.open(
@@ -137,7 +138,8 @@ class _LogFile(WatchedFileHandler):
             0o666 if self._mode is None else self._mode,
         )
         if self._mode is not None:
-            os.fchmod(descriptor, self._mode)  # restore the bits that the umask removed
+            with suppress(PermissionError):  # a file of another user, which this one may still write
+                os.fchmod(descriptor, self._mode)  # restore the bits that the umask removed
         return os.fdopen(descriptor, "a", encoding=self.encoding, errors=self.errors)
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -155,8 +157,9 @@ class _LogFile(WatchedFileHandler):
         elif abs(record.created - self._reported_s) >= _REPEAT_INTERVAL_S:
             self._reported_s = record.created
             text = f"bruce: The log file {self.baseFilename} cannot be written: {error.strerror}."
+            remedy = "Free disk space, or make the daemon's user the owner of the file and its directory"
             with suppress(OSError):
-                sys.stderr.write(f"{text} Lines are lost until it can.\n")
+                sys.stderr.write(f"{text} {remedy}; lines are lost until then.\n")
 
     def close(self) -> None:
         """Close the file; unwritten lines are lost."""
@@ -164,9 +167,9 @@ class _LogFile(WatchedFileHandler):
             super().close()
 
 
-def _open_log_file(config: LogFile) -> _LogFile:
+def _log_file(config: LogFile, *, must_open: bool) -> _LogFile:
     try:
-        return _LogFile(config)
+        return _LogFile(config, is_opened_late=not must_open)
     except OSError as error:
         raise StartError(
             f"The log file {config.path} cannot be opened: {error.strerror}. Create its directory, and "

@@ -41,6 +41,10 @@ if TYPE_CHECKING:
         ('[compression.configs.y]\ntype = "zstd"\nlevel = 0\n', "give an integer from 1 to 22 for zstd."),
         ('[rate_limit]\ndefault = "x"\n', 'rate_limit.default = "x" is not allowed'),
         ('[rate_limit.topics]\nt = "x"\n', 'rate_limit.topics.t = "x" is not allowed'),
+        (
+            '[logging.file]\nenable = true\nmode = "0444"\n',
+            'logging.file.mode = "0444" is not allowed: the daemon\'s user could not write the file; give a mode such',
+        ),
         ("[input.unix_datagram]\nenable = false\n", "No input is enabled: set input.unix_datagram.enable,"),
         (
             "[input.tcp]\nenable = true\nport = 9090\n",

@@ -79,7 +79,7 @@ def test_times_are_utc(path: Path) -> None:
     ],
 )
 def test_levels_have_the_names_of_syslog(path: Path, level: str, written: list[str]) -> None:
-    set_up_logging(to_file(path, level=level), "router")
+    set_up_logging(to_file(path, level=level), "supervisor", must_open=True)
     log.critical("c")
     log.error("e")
     log.warning("w")
@@ -118,7 +118,7 @@ def test_a_log_file_replaces_stderr(path: Path, capsys: pytest.CaptureFixture[st
 @pytest.mark.parametrize(("mode", "expected"), [(None, 0o640), (0o666, 0o666), (0o600, 0o600)])
 def test_the_file_has_the_configured_mode(path: Path, mode: int | None, expected: int) -> None:
     umask = os.umask(0o027)
-    set_up_logging(to_file(path, mode), "router")
+    set_up_logging(to_file(path, mode), "supervisor", must_open=True)
     os.umask(umask)
     assert stat.S_IMODE(path.stat().st_mode) == expected
 
@@ -136,7 +136,8 @@ def test_a_full_disk_loses_lines_and_is_reported_once(capsys: pytest.CaptureFixt
     log.warning("first")
     log.error("second")
     assert capsys.readouterr().err == (
-        "bruce: The log file /dev/full cannot be written: No space left on device. Lines are lost until it can.\n"
+        "bruce: The log file /dev/full cannot be written: No space left on device. Free disk space, or make the "
+        "daemon's user the owner of the file and its directory; lines are lost until then.\n"
     )
 
 
@@ -155,7 +156,28 @@ def test_a_removed_directory_loses_lines_until_it_returns(tmp_path: Path, capsys
 
 def test_a_file_that_cannot_be_opened_is_named(path: Path) -> None:
     with pytest.raises(StartError, match=r"cannot be opened: No such file .*make the daemon's user the owner of both"):
-        set_up_logging(to_file(path / "nowhere"), "router")
+        set_up_logging(to_file(path / "nowhere"), "supervisor", must_open=True)
+
+
+def test_a_process_works_without_its_log_file_until_it_can_be_opened(
+    path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    set_up_logging(to_file(path / "bruce.log"), "router")
+    log.warning("first")
+    assert "cannot be written: No such file or directory. Free disk space, or make" in capsys.readouterr().err
+    path.mkdir()
+    log.warning("second")
+    assert "second" in (path / "bruce.log").read_text()
+
+
+def test_the_file_of_another_user_keeps_its_mode(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: int) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr(os, "fchmod", refuse)
+    set_up_logging(to_file(path, 0o600), "supervisor", must_open=True)
+    log.warning("written")
+    assert "written" in path.read_text()
 
 
 def test_syslog_lines_have_the_syslog_format(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
