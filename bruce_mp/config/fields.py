@@ -103,6 +103,8 @@ def _check_command(raw: object) -> object:
         raise ValueError
     if isinstance(raw, list):
         check_path(raw[0], PATH_MAX)
+        if any(isinstance(item, str) and "\0" in item for item in raw):
+            raise ValueError("an argument cannot contain NUL")
     return raw
 
 
@@ -144,13 +146,16 @@ command: Final = ValueKind(
     _show_command,
 )
 accounts: Final = ValueKind("a list of names or numbers", "accounts", _parse_accounts)
+client_id: Final = ValueKind("a string of 1 to 8191 characters")
+"""At 4 bytes a character, its bytes fit into the 16 bits that Kafka's requests have for the length."""
 host: Final = ValueKind(parse=_check_host)
 hosts: Final = ValueKind("a list of host names without ports", "host names")
 
 
 def pattern(meaning: str, regex: str, example: str, kind: ValueKind = plain) -> Description:
-    """Describe a string setting; its values match `regex` (with ^ and $), and error texts show the example."""
-    return Description(kind, Meta(description=meaning, pattern=regex, examples=[example]))
+    """Describe a string setting; its whole values match `regex`, and error texts show the example."""
+    # The end is no $, which matches before a line feed, too.
+    return Description(kind, Meta(description=meaning, pattern=rf"^{regex}\Z", examples=[example]))
 
 
 @dataclass(frozen=True, slots=True)

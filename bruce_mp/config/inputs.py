@@ -117,7 +117,7 @@ class Tcp(Section, frozen=True):
 
     enable: Annotated[bool, fields.plain("Accept connections."), RESTART_TO_BIND] = False
     host: Annotated[
-        str, fields.pattern("Address to listen on.", r"^[^\s\[\]]+$", "127.0.0.1", fields.host), RESTART_TO_BIND
+        str, fields.pattern("Address to listen on.", r"[^\s\[\]]+", "127.0.0.1", fields.host), RESTART_TO_BIND
     ] = "127.0.0.1"
     port: Annotated[int, fields.plain("Port; 0 lets the kernel choose one.", 0, 65535), RESTART_TO_BIND] = 9000
     loopback_only: Annotated[bool, fields.plain("Refuse to start with a `host` that other hosts can reach."), LIVE] = (

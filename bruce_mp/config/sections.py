@@ -62,7 +62,9 @@ class Kafka(Section, frozen=True):
         LIVE,
     ]
     client_id: Annotated[
-        str, fields.pattern("The daemon's name in the brokers' logs and quotas.", "^.+$", "bruce"), LIVE
+        str,
+        fields.pattern("The daemon's name in the brokers' logs and quotas.", ".{1,8191}", "bruce", fields.client_id),
+        LIVE,
     ] = "bruce"
     required_acks: Annotated[
         Literal[-1, 0, 1],
@@ -86,7 +88,7 @@ class Kafka(Section, frozen=True):
         str | None,
         fields.pattern(
             "Release of brokers before 0.10, which do not report it. Absent: the daemon asks.",
-            r"^[0-9]+(\.[0-9]+){1,3}$",
+            r"[0-9]+(\.[0-9]+){1,3}",
             "0.9.0.1",
         ),
         LIVE,
@@ -368,7 +370,7 @@ class Http(Section, frozen=True):
         str, fields.listen("Address of the pages; with port 0 the kernel chooses a port."), RESTART_TO_BIND
     ] = "127.0.0.1:9090"
     allowed_hosts: Annotated[
-        tuple[Annotated[str, Meta(pattern=r"^[^\s:/\[\]]+$")], ...],
+        tuple[Annotated[str, Meta(pattern=r"^[^\s:/\[\]]+\Z")], ...],
         fields.hosts("Further host names to accept in `Host` headers; see `docs/security.md`."),
         LIVE,
     ] = ()
@@ -443,7 +445,7 @@ class DeadLetterSection(Section, frozen=True):
 
     topic: Annotated[
         str,
-        fields.pattern("The topic. Empty: none.", r"^[A-Za-z0-9._-]{0,249}$", "dead"),
+        fields.pattern("The topic. Empty: none.", "[A-Za-z0-9._-]{0,249}", "dead"),
         LIVE,
     ] = ""
 

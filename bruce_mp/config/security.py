@@ -15,7 +15,7 @@ from bruce_mp.config.fields import LIVE, Section
 
 __all__ = ["ENV_VARIABLE", "Sasl", "Tls"]
 
-ENV_VARIABLE: Final = "^[A-Za-z_][A-Za-z0-9_]*$"
+ENV_VARIABLE: Final = "[A-Za-z_][A-Za-z0-9_]*"
 """Pattern for the name of an environment variable."""
 
 
@@ -54,9 +54,7 @@ class Sasl(Section, frozen=True):
         fields.plain("Absent: no login."),
         LIVE,
     ] = None
-    username: Annotated[str | None, fields.pattern("The user, for PLAIN and SCRAM.", r"^[^\x00]+$", "bruce"), LIVE] = (
-        None
-    )
+    username: Annotated[str | None, fields.pattern("The user, for PLAIN and SCRAM.", r"[^\x00]+", "bruce"), LIVE] = None
     password_file: Annotated[str | None, fields.path("File with the password."), LIVE] = None
     password_env: Annotated[
         str | None, fields.pattern("Environment variable with the password.", ENV_VARIABLE, "KAFKA_PASSWORD"), LIVE
@@ -71,15 +69,15 @@ class Sasl(Section, frozen=True):
     ] = None
     extensions: Annotated[
         dict[str, str],
-        fields.pattern("For OAUTHBEARER: a SASL extension, such as `logicalCluster`.", r"^[\x20-\x7e]+$", "lkc-1"),
+        fields.pattern("For OAUTHBEARER: a SASL extension, such as `logicalCluster`.", r"[\x20-\x7e]+", "lkc-1"),
         LIVE,
     ] = field(default_factory=dict)
     kerberos_principal: Annotated[
-        str | None, fields.pattern("For GSSAPI: the daemon's principal.", r"^[^\x00-\x20]+$", "bruce@EXAMPLE.COM"), LIVE
+        str | None, fields.pattern("For GSSAPI: the daemon's principal.", r"[^\x00-\x20]+", "bruce@EXAMPLE.COM"), LIVE
     ] = None
     kerberos_keytab_file: Annotated[str | None, fields.path("For GSSAPI: the daemon's keytab."), LIVE] = None
     kerberos_service_name: Annotated[
         str,
-        fields.pattern("For GSSAPI: the first part of the brokers' principals.", "^[A-Za-z0-9_.-]+$", "kafka"),
+        fields.pattern("For GSSAPI: the first part of the brokers' principals.", "[A-Za-z0-9_.-]+", "kafka"),
         LIVE,
     ] = "kafka"

@@ -162,6 +162,11 @@ def test_the_directory_of_spill_files_is_on_a_disk(
         ("required_acks = 2\n", "kafka.required_acks = 2 is not allowed: give -1 or 0 or 1."),
         ("broker_version = 0.9\n", 'give a string in quotes, for example "0.9.0.1".'),
         ('client_id = ""\n', 'kafka.client_id = "" is not allowed'),
+        ('client_id = "a\\n"\n', 'kafka.client_id = "a\\n" is not allowed'),
+        (f'client_id = "{"x" * 8192}"\n', "is not allowed: give a string of 1 to 8191 characters."),
+        ('[http]\nallowed_hosts = ["a\\n"]\n', 'http.allowed_hosts = ["a\\n"] is not allowed'),
+        ('[http]\ntoken_env = "A\\n"\n', 'http.token_env = "A\\n" is not allowed'),
+        ('[events]\ncommand = ["/bin/x", "a\\u0000"]\n', "(an argument cannot contain NUL): give a list of strings"),
     ],
 )
 def test_an_invalid_setting_is_named(load: Load, tmp_path: Path, text: str, words: str) -> None:
