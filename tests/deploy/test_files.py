@@ -91,6 +91,16 @@ def test_every_service_manager_waits_for_the_end_of_a_shutdown() -> None:
     assert [wait for wait in waits if int(wait) <= least] == []
 
 
+@pytest.mark.parametrize("name", ["LogsDirectory", "LogsDirectoryMode"])
+def test_bruce_hold_may_write_the_log_of_the_daemon(name: str) -> None:
+    assert setting(HOLD_UNIT.read_text(), name) == setting(UNIT.read_text(), name)
+
+
+def test_the_rotation_of_the_log_needs_no_service_manager() -> None:
+    """The daemon needs no signal, and a rotation would fail with a service manager that does not know the daemon."""
+    assert "postrotate" not in (DEPLOY / "logrotate" / "bruce").read_text()
+
+
 def settings_of_unit(unit: Path) -> list[str]:
     return [line for line in unit.read_text().splitlines() if line and not line.startswith("#")]
 
