@@ -178,7 +178,18 @@ def _log_file(config: LogFile, *, must_open: bool) -> _LogFile:
 
 
 class _SysLog(SysLogHandler):
+    """A handler that sends lines to syslog; lines are lost if it is absent or busy."""
+
     priority_map = {name: name.lower() for name in _LEVELS}  # noqa: RUF012 - as the base class has it
+
+    def _connect_unixsocket(self, address: str) -> None:
+        # The base class would wait for a syslog that hangs, and with it the daemon's clients.
+        for kind in (socket.SOCK_DGRAM, socket.SOCK_STREAM):
+            self.socket = socket.socket(socket.AF_UNIX, kind)
+            self.socket.setblocking(False)
+            if not self.socket.connect_ex(address):
+                return
+            self.socket.close()
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - the base class's name
         """Drop the line; the next one may reach syslog again."""

@@ -7,6 +7,7 @@ import re
 import socket
 import stat
 import sys
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,7 @@ from bruce_mp.config.sections import LogFile, Logging
 from bruce_mp.errors import StartError
 from bruce_mp.telemetry import logs
 from bruce_mp.telemetry.logs import NOTICE, RepeatFilter, set_up_logging
+from support.processes import time_limit
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -187,6 +189,27 @@ def test_syslog_lines_have_the_syslog_format(tmp_path: Path, monkeypatch: pytest
         set_up_logging(Logging(syslog=True, stdout_stderr=False), "router")
         log.log(NOTICE, "good")
         assert syslog.recv(1000) == b"<29>bruce[%d]: router: good\0" % os.getpid()
+
+
+def write_lines(count: int) -> None:
+    for _ in range(count):
+        log.warning("x" * 1000, extra={"is_limited": True})
+
+
+@pytest.mark.parametrize("kind", [socket.SOCK_DGRAM, socket.SOCK_STREAM])
+def test_a_syslog_that_hangs_only_loses_lines(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: socket.SocketKind
+) -> None:
+    monkeypatch.setattr(logs, "_SYSLOG_SOCKET", tmp_path / "devlog")
+    with socket.socket(socket.AF_UNIX, kind) as syslog:
+        syslog.bind(str(tmp_path / "devlog"))
+        if kind is socket.SOCK_STREAM:
+            syslog.listen(1)
+        set_up_logging(Logging(syslog=True, stdout_stderr=False), "router")
+        writer = threading.Thread(target=write_lines, args=(1000,), daemon=True)
+        writer.start()
+        writer.join(time_limit(10))
+        assert not writer.is_alive()
 
 
 @pytest.mark.parametrize(("name", "place"), [("syslog", "_SYSLOG_SOCKET"), ("journal", "_JOURNALD_SOCKET")])
