@@ -14,6 +14,7 @@ subject has a separate limit. A caller that limits its lines itself passes `extr
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import math
@@ -134,7 +135,7 @@ class _LogFile(WatchedFileHandler):
     def _open(self) -> TextIOWrapper:
         descriptor = os.open(
             self.baseFilename,
-            os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC,
+            os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK,  # do not wait for a pipe's reader
             0o666 if self._mode is None else self._mode,
         )
         if self._mode is not None:
@@ -171,8 +172,9 @@ def _log_file(config: LogFile, *, must_open: bool) -> _LogFile:
     try:
         return _LogFile(config, is_opened_late=not must_open)
     except OSError as error:
+        reason = "it is a pipe that no program reads" if error.errno == errno.ENXIO else error.strerror
         raise StartError(
-            f"The log file {config.path} cannot be opened: {error.strerror}. Create its directory, and "
+            f"The log file {config.path} cannot be opened: {reason}. Create its directory, and "
             "make the daemon's user the owner of both, or set another logging.file.path."
         ) from error
 

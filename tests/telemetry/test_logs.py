@@ -45,6 +45,11 @@ def to_file(path: Path, mode: int | None = None, level: str = "NOTICE") -> Loggi
     return Logging(level=level, stdout_stderr=False, file=LogFile(enable=True, path=str(path), mode=mode))  # type: ignore[arg-type]
 
 
+def write_lines(count: int) -> None:
+    for _ in range(count):
+        log.warning("x" * 1000, extra={"is_limited": True})
+
+
 def test_a_line_has_time_process_and_level(path: Path) -> None:
     set_up_logging(to_file(path), "router")
     log.warning("Broker %d is gone.", 3)
@@ -161,6 +166,31 @@ def test_a_file_that_cannot_be_opened_is_named(path: Path) -> None:
         set_up_logging(to_file(path / "nowhere"), "supervisor", must_open=True)
 
 
+def test_a_pipe_without_a_reader_is_refused(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    os.mkfifo(path)
+    late_reader = threading.Timer(time_limit(10), path.read_bytes)  # ends the test if the call waits for a reader
+    late_reader.start()
+    with pytest.raises(StartError, match="cannot be opened: it is a pipe that no program reads"):
+        set_up_logging(to_file(path), "supervisor", must_open=True)
+    late_reader.cancel()
+    set_up_logging(to_file(path), "router")
+    log.warning("lost")
+    assert "cannot be written: No such device or address" in capsys.readouterr().err
+
+
+def test_a_pipe_whose_reader_hangs_only_loses_lines(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    os.mkfifo(path)
+    reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    set_up_logging(to_file(path), "router")
+    writer = threading.Thread(target=write_lines, args=(1000,), daemon=True)
+    writer.start()
+    writer.join(time_limit(10))
+    is_hanging = writer.is_alive()
+    os.close(reader)
+    assert not is_hanging
+    assert "cannot be written: " in capsys.readouterr().err
+
+
 def test_a_process_works_without_its_log_file_until_it_can_be_opened(
     path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -189,11 +219,6 @@ def test_syslog_lines_have_the_syslog_format(tmp_path: Path, monkeypatch: pytest
         set_up_logging(Logging(syslog=True, stdout_stderr=False), "router")
         log.log(NOTICE, "good")
         assert syslog.recv(1000) == b"<29>bruce[%d]: router: good\0" % os.getpid()
-
-
-def write_lines(count: int) -> None:
-    for _ in range(count):
-        log.warning("x" * 1000, extra={"is_limited": True})
 
 
 @pytest.mark.parametrize("kind", [socket.SOCK_DGRAM, socket.SOCK_STREAM])
