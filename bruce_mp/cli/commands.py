@@ -59,11 +59,15 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _open_standard_descriptors() -> None:
     """Open /dev/null as each closed standard descriptor.
 
-    Otherwise the slab could become the standard error, and the Python of an upgrade's new code could write to it.
+    Otherwise the slab could become the standard error, and the Python of an upgrade's new code could write to it. A
+    closed output is None in `sys`, and would fail with each text.
     """
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= _STDERR:
         os.set_inheritable(descriptor, True)
     os.close(descriptor)
+    for descriptor, name in enumerate(("stdout", "stderr"), 1):
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(descriptor, "w", encoding="utf-8", errors="backslashreplace"))
 
 
 def _run(arguments: Sequence[str]) -> int:

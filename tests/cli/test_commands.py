@@ -163,6 +163,13 @@ def test_check_config_succeeds_with_closed_standard_output() -> None:
 
 
 @pytest.mark.process
+def test_a_closed_standard_error_keeps_the_exit_status() -> None:
+    command = f"{sys.executable} -m bruce_mp check --url unix:/nowhere 2>&-"
+    ended = subprocess.run(command, shell=True, stdout=subprocess.PIPE, check=False)
+    assert (ended.returncode, ended.stdout) == (4, b"")
+
+
+@pytest.mark.process
 def test_a_broken_connection_is_not_reported_as_closed_output() -> None:
     script = """
 from bruce_mp.cli.commands import run_with_sigpipe
