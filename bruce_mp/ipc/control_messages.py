@@ -7,6 +7,7 @@ supervisor to router" goes through two pipes: the supervisor forwards it.
 
 # No `from __future__ import annotations` here: msgspec resolves the annotations at run time.
 
+import logging
 from multiprocessing.connection import Connection
 from select import POLLIN, poll, select
 from typing import Final
@@ -188,6 +189,8 @@ MAX_MESSAGE_BYTES: Final = 128 << 10
 """Size limit of a control message. A pipe that `select` reports writable has room for this many bytes, so
 `Control.send` does not block. A reload checks the size of NewConfig, and shortens the texts for the status process."""
 
+log = logging.getLogger(__name__)
+
 _DECODER: msgspec.msgpack.Decoder[ControlMessage] = msgspec.msgpack.Decoder(ControlMessage)
 
 
@@ -213,10 +216,14 @@ class Control:
 
         It is lost if the peer has exited; then `receive` returns None. It is also lost if the pipe is full: then the
         peer hangs and has not read hundreds of messages, and the supervisor must not wait for such a peer. A message
-        above MAX_MESSAGE_BYTES is lost, too.
+        above MAX_MESSAGE_BYTES, which no sender should make, is lost with an error in the log.
         """
         data = msgspec.msgpack.encode(message)
-        if len(data) > MAX_MESSAGE_BYTES or not select([], [self._connection], [], 0)[1]:
+        if len(data) > MAX_MESSAGE_BYTES:
+            name = type(message).__name__
+            log.error("A control message, %s, is lost: it has %d bytes; this is a bug.", name, len(data))
+            return
+        if not select([], [self._connection], [], 0)[1]:
             return
         try:
             self._connection.send_bytes(data)

@@ -61,7 +61,9 @@ def test_receive_returns_none_and_send_is_ignored_after_the_peer_closes(
     control.send(Ready())  # the peer is closed, and the message is dropped
 
 
-def test_send_does_not_wait_for_a_peer_that_reads_no_message(ends: tuple[Connection, Connection]) -> None:
+def test_send_does_not_wait_for_a_peer_that_reads_no_message(
+    ends: tuple[Connection, Connection], caplog: pytest.LogCaptureFixture
+) -> None:
     control = Control(ends[0])
     for size in (MAX_MESSAGE_BYTES, MAX_MESSAGE_BYTES // 2):  # too long with its other fields, and then a full pipe
         for _ in range(3):
@@ -69,6 +71,7 @@ def test_send_does_not_wait_for_a_peer_that_reads_no_message(ends: tuple[Connect
     outcome = Control(ends[1]).receive()
     assert isinstance(outcome, ReloadOutcome)
     assert len(outcome.text) == MAX_MESSAGE_BYTES // 2
+    assert caplog.text.count("A control message, ReloadOutcome, is lost: it has ") == 3
 
 
 def test_has_message_tells_if_receive_would_return_at_once(ends: tuple[Connection, Connection]) -> None:
