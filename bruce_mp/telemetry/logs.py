@@ -19,6 +19,7 @@ import json
 import logging
 import math
 import os
+import select
 import socket
 import struct
 import sys
@@ -27,7 +28,7 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from logging.handlers import SysLogHandler, WatchedFileHandler
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TextIO
 
 from bruce_mp.errors import StartError
 
@@ -59,6 +60,8 @@ _REPEAT_INTERVAL_S: Final = 30.0
 _MAX_SITES: Final = 1000
 """The maximum number of pairs of source line and subject that `RepeatFilter` remembers. It limits the memory, because
 subjects may be topics, and clients may invent topics."""
+_READER_PATIENCE_MS: Final = 100
+"""The time that a line waits for a reader of standard output or error that was not stuck before."""
 _SYSLOG_SOCKET: Final = Path("/dev/log")
 _JOURNALD_SOCKET: Final = Path("/run/systemd/journal/socket")
 _PRIORITIES: Final = {name: number for number, name in enumerate(_LEVELS)}
@@ -108,11 +111,11 @@ def is_on_stderr(config: Logging) -> bool:
 def _handlers(config: Logging, process: str, *, must_open: bool) -> Iterator[tuple[logging.Handler, logging.Formatter]]:
     lines = _JsonFormatter(process) if config.format == "json" else _LineFormatter(process)
     if config.stdout_stderr:
-        stdout = logging.StreamHandler(sys.stdout)
+        stdout = _Stream(sys.stdout)
         stdout.addFilter(lambda record: record.levelno < logging.WARNING)
         yield stdout, lines
     if is_on_stderr(config):
-        stderr = logging.StreamHandler(sys.stderr)
+        stderr = _Stream(sys.stderr)
         stderr.setLevel(logging.WARNING)
         yield stderr, lines
     if config.file.enable:
@@ -122,6 +125,30 @@ def _handlers(config: Logging, process: str, *, must_open: bool) -> Iterator[tup
         yield _SysLog(str(_SYSLOG_SOCKET), SysLogHandler.LOG_DAEMON), _TextFormatter(syslog_format)
     if config.journald:
         yield _JournaldHandler(process), _TextFormatter("%(message)s")
+
+
+class _Stream(logging.StreamHandler[TextIO]):
+    """A handler of standard output or error. Lines are lost while its reader hangs."""
+
+    _is_stuck = False
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if self._has_room():
+            super().emit(record)
+
+    def _has_room(self) -> bool:
+        """Return True if a line can be written at once, or soon because the reader is only slow.
+
+        The stream itself stays blocking, because other programs may share it.
+        """
+        try:
+            descriptor = self.stream.fileno()
+        except OSError:  # a stream in memory
+            return True
+        poller = select.poll()
+        poller.register(descriptor, select.POLLOUT)
+        self._is_stuck = not poller.poll(0 if self._is_stuck else _READER_PATIENCE_MS)
+        return not self._is_stuck
 
 
 class _LogFile(WatchedFileHandler):

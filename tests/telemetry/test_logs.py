@@ -202,6 +202,21 @@ def test_a_process_works_without_its_log_file_until_it_can_be_opened(
     assert "second" in (path / "bruce.log").read_text()
 
 
+def test_a_reader_of_stderr_that_hangs_only_loses_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    reader, pipe = os.pipe()
+    with os.fdopen(reader, "rb", buffering=0) as file, os.fdopen(pipe, "w") as stderr:
+        monkeypatch.setattr(sys, "stderr", stderr)
+        set_up_logging(Logging(stdout_stderr=False), "router")
+        writer = threading.Thread(target=write_lines, args=(1000,), daemon=True)
+        writer.start()
+        writer.join(time_limit(10))
+        is_hanging = writer.is_alive()
+        file.read(1 << 20)
+        log.error("It reads again.")
+        assert b"It reads again." in file.read(1 << 20)
+        assert not is_hanging
+
+
 def test_the_file_of_another_user_keeps_its_mode(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: int) -> None:
         raise PermissionError
