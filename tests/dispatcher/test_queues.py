@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from bruce_mp.dispatcher.queues import PartitionQueue, Queues, QueueState
+from bruce_mp.dispatcher.queues import (
+    MAX_RETRY_DELAY_S,
+    MIN_RETRY_DELAY_S,
+    PartitionQueue,
+    Queues,
+    QueueState,
+)
 from bruce_mp.slab.recovery import BuiltBatch
 from bruce_mp.slab.runs import Segment
 
@@ -74,3 +80,43 @@ def test_only_a_batch_behind_all_gaps_shows_that_there_is_none(base: int) -> Non
         queue.on_accepted(batch)
         found.append(queue.gap_end)
     assert found == [numbers[5], numbers[5], None]
+
+
+def test_each_back_off_lasts_about_twice_as_long_until_a_batch_is_accepted() -> None:
+    queue = PartitionQueue(1, 0)
+    for count in range(12):
+        queue.must_back_off = True
+        queue.start_backoff(100.0)
+        delay_s = min(MIN_RETRY_DELAY_S * 2**count, MAX_RETRY_DELAY_S)
+        assert delay_s / 2 <= queue.backoff_end - 100.0 <= delay_s * 3 / 2
+        assert not queue.must_back_off
+    batch = BuiltBatch(1, 0, 0, 0, (SEGMENT,))
+    queue.in_flight.append(batch)
+    queue.on_accepted(batch)
+    queue.start_backoff(100.0)
+    assert queue.backoff_end <= 100.0 + MIN_RETRY_DELAY_S * 3 / 2
+
+
+def test_only_until_the_next_accepted_batch_are_batches_taken_for_parts() -> None:
+    queue = PartitionQueue(1, 0)
+    whole = BuiltBatch(1, 0, 0, 0, (SEGMENT, SEGMENT))
+    first, second = BuiltBatch(1, 0, 0, 0, (SEGMENT,)), BuiltBatch(1, 0, 0, 1, (SEGMENT,))
+    queue.note_cut(whole)
+    queue.resend = [second, BuiltBatch(1, 0, 0, 2, (SEGMENT,))]
+    assert queue.begins_with_part
+    queue.in_flight.append(first)
+    queue.on_accepted(first)
+    assert not queue.begins_with_part
+
+
+def test_the_queue_counts_all_messages_and_knows_the_oldest() -> None:
+    queue = PartitionQueue(1, 0)
+    segments = [Segment(0, 1, 64 * number, 152, number, 1) for number in range(1, 5)]
+    found = []
+    for segment, batches in zip(segments[1:], (queue.resend, queue.in_flight, queue.failed), strict=True):
+        found.append((queue.first_segment, queue.message_count))
+        batches.append(BuiltBatch(1, 0, 0, 0, (segment,)))
+    queue.ready.append(segments[0])
+    counts = [segment.records for segment in segments]
+    found.append((queue.first_segment, queue.message_count))
+    assert found == [(None, 0), (segments[1], counts[1]), (segments[2], sum(counts[1:3])), (segments[3], sum(counts))]
