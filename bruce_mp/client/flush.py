@@ -85,12 +85,14 @@ class FlushError(SendError):
 class FlushRequest:
     """The barrier of one flush. Its answer repeats the random `token`; `frame` is the encoded barrier."""
 
-    def __init__(self, level: LevelName, deadline: Deadline) -> None:
+    def __init__(self, level: LevelName, deadline: Deadline, lost_before: Counter[Level]) -> None:
+        """`lost_before` is the `UnflushedMessages.lost_counts` of the call to `flush()`."""
         remaining_s = deadline.remaining_s()
         limit_ms = MAX_LIMIT_MS
         if remaining_s is not None:
             limit_ms = int(min(remaining_s * 1000 * DAEMON_FRACTION, MAX_LIMIT_MS))
         self.level = Level[level.upper()]
+        self.lost_before = lost_before
         self.token = os.urandom(TOKEN_BYTES)
         self.frame = encode_barrier(self.token, self.level, limit_ms)
 
@@ -126,6 +128,7 @@ class FlushMark(NamedTuple):
     ended_connection_count: int
     """Number of connections that had ended before; it identifies the connection of the request."""
     level: Level
+    lost_counts: Counter[Level]
     written_count: int
     """Number of messages written to the connection."""
     flushed_counts: BarrierAnswer
@@ -144,8 +147,10 @@ class UnflushedMessages:
         """Number of messages written to the connection."""
         self._confirmed_counts: Counter[Level] = Counter()
         """Number of these that have reached each level, as flushes confirmed."""
+        self.lost_counts: Counter[Level] = Counter()
+        """Number of unconfirmed messages of broken connections by level; a break replaces the object."""
         self._uncertain_counts: Counter[Level] = Counter()
-        """Number of unconfirmed messages of broken connections by level, until a FlushError reports them."""
+        """Number of these that no FlushError has reported."""
         self._flushed_counts = ZERO_COUNTS
         """The daemon's answer to the last flush of the connection."""
 
@@ -166,23 +171,30 @@ class UnflushedMessages:
     def on_connection_ended(self) -> None:
         """Count the unconfirmed messages of the connection as uncertain: no later connection reports their outcome."""
         with self._lock:
-            for level in Level:
-                self._uncertain_counts[level] += self._written_count - self._confirmed_counts[level]
+            lost = Counter({level: self._written_count - self._confirmed_counts[level] for level in Level})
+            self.lost_counts = self.lost_counts + lost
+            self._uncertain_counts += lost
             self._ended_connection_count += 1
             self._written_count = 0
             self._confirmed_counts.clear()
             self._flushed_counts = ZERO_COUNTS
 
-    def mark(self, level: Level) -> FlushMark:
+    def mark(self, level: Level, lost_before: Counter[Level]) -> FlushMark:
         """Return the mark for a request that is sent now; first call `raise_if_uncertain`."""
-        self.raise_if_uncertain(level)
-        return FlushMark(self._ended_connection_count, level, self._written_count, self._flushed_counts)
+        self.raise_if_uncertain(level, lost_before)
+        return FlushMark(
+            self._ended_connection_count, level, self.lost_counts, self._written_count, self._flushed_counts
+        )
 
-    def raise_if_uncertain(self, level: Level) -> None:
-        """Raise FlushError if a connection broke whose messages had not reached the level, and no call has told so."""
+    def raise_if_uncertain(self, level: Level, lost_before: Counter[Level]) -> None:
+        """Raise FlushError if a connection broke whose messages had not reached the level.
+
+        `lost_before` is the `lost_counts` at the start of the flush: an earlier break counts until an error reports it.
+        """
         with self._lock:
-            uncertain = self._uncertain_counts[level]
-            self._uncertain_counts -= Counter(dict.fromkeys(Level, uncertain))  # a stronger level may keep others
+            unreported = self._uncertain_counts[level]
+            self._uncertain_counts -= Counter(dict.fromkeys(Level, unreported))  # a stronger level may keep others
+            uncertain = max(unreported, self.lost_counts[level] - lost_before[level])
         if uncertain:
             raise FlushError(
                 f"the connection broke. Of the {uncertain} messages written to it, an unknown number arrived."
@@ -196,7 +208,7 @@ class UnflushedMessages:
         with self._lock:
             is_current = mark.ended_connection_count == self._ended_connection_count
             if not is_current:
-                self.raise_if_uncertain(mark.level)
+                self.raise_if_uncertain(mark.level, mark.lost_counts)
             outcome = _difference(answer, mark.flushed_counts)
             if answer.status is not BarrierStatus.DONE:
                 raise FlushError(_STATUS_TEXTS[answer.status], outcome)

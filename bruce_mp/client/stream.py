@@ -345,9 +345,10 @@ class _ConnectedClient(Client):
                 the message is in the journal on disk; "received": the daemon has received each message.
         """
         deadline = Deadline(timeout)
+        lost_before = self._unflushed.lost_counts  # while this thread waits, another one's flush may report a break
         try:
             with self._flush_lock_hold(deadline):
-                return self._flush(FlushRequest(level, deadline), deadline)
+                return self._flush(FlushRequest(level, deadline, lost_before), deadline)
         except FlushError as error:
             raise FlushError(f"{self._destination}: flush: {error}", error.outcome) from error.__cause__
         except SendError as error:
@@ -362,7 +363,7 @@ class _ConnectedClient(Client):
         except OSError:
             with suppress(SendTimeoutError), self._exclusive(deadline):  # a thread with the lock sees the break, too
                 self._drop_connection(connection)
-            self._unflushed.raise_if_uncertain(request.level)
+            self._unflushed.raise_if_uncertain(request.level, request.lost_before)
             raise FlushError("the connection broke before the daemon answered.") from None
         finally:
             self._link.end_reading()
@@ -376,7 +377,7 @@ class _ConnectedClient(Client):
         except SendError:
             self._outgoing.remove_last()  # the request, unless a part of it is written
             raise
-        return self._unflushed.mark(request.level)
+        return self._unflushed.mark(request.level, request.lost_before)
 
     def _drop_connection(self, connection: socket.socket) -> None:
         """Disconnect after `connection` broke, unless another thread has disconnected already."""

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from bruce_mp.client.deadline import Deadline
+    from bruce_mp.client.lock_hold import LockHold
 
 pytestmark = pytest.mark.usefixtures("client_kernels")
 
@@ -628,6 +629,30 @@ def test_other_threads_send_while_a_flush_waits(daemon: StreamDaemon, path: Path
         daemon.cut()
         flushing.join(20)
         assert not flushing.is_alive()
+
+
+def test_all_flushes_that_wait_during_a_break_fail(
+    daemon: StreamDaemon, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def hold(deadline: Deadline) -> LockHold:
+        calls.release()
+        return flush_lock_hold(deadline)
+
+    with StreamClient(path, timeout=10) as client, ThreadPoolExecutor() as pool:
+        calls, flush_lock_hold = threading.Semaphore(0), client._flush_lock_hold
+        monkeypatch.setattr(client, "_flush_lock_hold", hold)
+        daemon.answering = False
+        client.send("t", b"1")
+        flushes = [pool.submit(client.flush, 20) for _ in range(2)]
+        for _ in flushes:
+            calls.acquire()
+        daemon.wait_barrier()
+        daemon.answering = True
+        daemon.cut()
+        for flush in flushes:
+            with pytest.raises(FlushError, match="Of the 1 messages"):
+                flush.result()
+        assert client.flush(20).received == 0
 
 
 def test_a_flush_does_not_count_messages_sent_during_its_wait(daemon: StreamDaemon, path: Path) -> None:
