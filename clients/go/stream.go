@@ -79,7 +79,8 @@ type StreamClient struct {
 	pending      []byte // whole messages that the writer does not have yet
 	waitingBytes int
 	requests     []*flushRequest // that the writer does not have yet
-	uncertain    levelCounts     // of ended connections: messages that may not have reached the level
+	lost         levelCounts     // of ended connections: messages that may not have reached the level
+	uncertain    levelCounts     // the lost messages that no error has told
 	closing      bool
 	wasDenied    bool          // the last attempt to connect failed for want of permission
 	denied       error         // of the last attempt, if the one before it was denied, too
@@ -117,25 +118,14 @@ func (c *levelCounts) confirm(level Level, messages int64) {
 	}
 }
 
-// takeError returns the error for the messages that may not have reached the level; others may be left for a stronger one.
-func (c *levelCounts) takeError(level Level) error {
-	messages := c[level]
-	if messages == 0 {
-		return nil
-	}
-	for each := range c {
-		c[each] -= min(c[each], messages)
-	}
-	return &UncertainError{messages}
-}
-
 type flushRequest struct {
-	level    Level
-	deadline time.Time // zero: none
-	done     chan struct{}
-	isOver   bool // `outcome` and `err` are set, or the flush gave up
-	outcome  Outcome
-	err      error
+	level      Level
+	deadline   time.Time // zero: none
+	lostBefore int64     // messages of the level at the call of Flush
+	done       chan struct{}
+	isOver     bool // `outcome` and `err` are set, or the flush gave up
+	outcome    Outcome
+	err        error
 }
 
 func (r *flushRequest) finish(outcome Outcome, err error) {
@@ -215,13 +205,16 @@ func (c *StreamClient) Stats() StreamStats {
 // [ErrShuttingDown] is similar. After an [UncertainError], the next flush concerns later messages only. Close ends a flush with
 // [ErrClosed]. Without permission to connect, which no wait cures, the error wraps [fs.ErrPermission].
 func (c *StreamClient) Flush(ctx context.Context, level Level) (Outcome, error) {
+	if level > Durable {
+		return Outcome{}, ErrRefused
+	}
+	request := &flushRequest{level: level, lostBefore: c.lostMessages(level), done: make(chan struct{})}
 	select {
 	case c.flushes <- struct{}{}:
 		defer func() { <-c.flushes }()
 	case <-ctx.Done():
 		return Outcome{}, ctx.Err()
 	}
-	request := &flushRequest{level: level, done: make(chan struct{})}
 	request.deadline, _ = ctx.Deadline()
 	if err := c.register(request); err != nil {
 		return Outcome{}, err
@@ -250,14 +243,30 @@ func (c *StreamClient) register(request *flushRequest) error {
 	if c.closing {
 		return ErrClosed
 	}
-	if request.level > Durable {
-		return ErrRefused
-	}
-	if err := c.uncertain.takeError(request.level); err != nil {
+	if err := c.takeError(request); err != nil {
 		return err
 	}
 	c.requests = append(c.requests, request)
 	c.signal()
+	return nil
+}
+
+func (c *StreamClient) lostMessages(level Level) int64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.lost[level]
+}
+
+// takeError returns the error for the messages that may not have reached the level; others may be left for a stronger one.
+// While a flush waits for another one, that one may tell the error for both.
+func (c *StreamClient) takeError(request *flushRequest) error {
+	untold := c.uncertain[request.level]
+	for level := range c.uncertain {
+		c.uncertain[level] -= min(c.uncertain[level], untold)
+	}
+	if messages := max(untold, c.lost[request.level]-request.lostBefore); messages > 0 {
+		return &UncertainError{messages}
+	}
 	return nil
 }
 
@@ -526,6 +535,7 @@ func (c *StreamClient) disconnectLocked() {
 	c.link = nil
 	_ = ended.Close()
 	for level, confirmed := range ended.confirmed {
+		c.lost[level] += ended.messages - confirmed
 		c.uncertain[level] += ended.messages - confirmed
 	}
 	unanswered := c.requests
@@ -557,7 +567,7 @@ func (c *StreamClient) retry(request *flushRequest) {
 	if request.isOver {
 		return
 	}
-	if err := c.uncertain.takeError(request.level); err != nil {
+	if err := c.takeError(request); err != nil {
 		request.finish(Outcome{}, err)
 	} else if c.denied != nil {
 		request.finish(Outcome{}, c.denied)

@@ -385,10 +385,11 @@ module Bruce
     def flush(timeout: 30, level: :delivered)
       deadline = now + timeout
       synchronize do
+        lost_before = @lost[level]
         alone(deadline) do
           raise FlushError, :closed if @is_closed
-          raise take_uncertain(level) if @uncertain[level].positive?
 
+          raise_uncertain(level, lost_before)
           append_barrier(level, deadline)
           await_answer(level, deadline)
         end
@@ -433,7 +434,8 @@ module Bruce
       @next_attempt = 0
       @denials = 0 # consecutive attempts to connect that failed for want of permission
       @breaks = 0
-      @uncertain = Hash.new(0) # of ended connections, by level: messages that may not have reached it
+      @lost = Hash.new(0) # of ended connections, by level: messages that may not have reached it
+      @uncertain = Hash.new(0) # of the lost messages, those that no error has told
       @written_messages = 0
       @flushed = NOTHING
       @confirmed = Hash.new(0) # of the written messages, by level
@@ -600,7 +602,11 @@ module Bruce
       @socket&.close
       @socket = nil
       @unread.clear
-      Barrier::LEVELS.each_key { |level| @uncertain[level] += @written_messages - @confirmed[level] }
+      Barrier::LEVELS.each_key do |level|
+        count = @written_messages - @confirmed[level]
+        @lost[level] += count
+        @uncertain[level] += count
+      end
       @written_messages = 0
       @flushed = NOTHING
       @confirmed.clear
@@ -678,7 +684,7 @@ module Bruce
         raise FlushError, :closed if @is_closed
 
         step
-        raise take_uncertain(level) if @uncertain[level].positive?
+        raise_uncertain(level, @lost[level])
         return settle(level) if @answer&.token == @token
         break if denied? || now >= deadline
 
@@ -694,11 +700,13 @@ module Bruce
       raise
     end
 
-    # Return the error for the messages that may not have reached the level; others may be left for a stronger one.
-    def take_uncertain(level)
-      uncertain = @uncertain[level]
-      @uncertain.transform_values! { |count| [count - uncertain, 0].max }
-      FlushError.new(:broken, uncertain)
+    # Raise the error for the messages that may not have reached the level; others may be left for a stronger one. While
+    # a flush waits for that of another thread, the latter may tell the error for both.
+    def raise_uncertain(level, lost_before)
+      untold = @uncertain[level]
+      @uncertain.transform_values! { |count| [count - untold, 0].max }
+      uncertain = [untold, @lost[level] - lost_before].max
+      raise FlushError.new(:broken, uncertain) if uncertain.positive?
     end
 
     def settle(level)

@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <pthread.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -204,6 +205,19 @@ static void open_stream(char **field)
                             : bruce_stream_open_tcp(&stream, (uint16_t)atoi(field[1]), &options));
 }
 
+static void print_flush(int error, const bruce_outcome *outcome)
+{
+    if (error) {
+        printf("error %s %" PRId64, error_name(error), outcome->uncertain);
+        return;
+    }
+    printf("ok %" PRId64 " %" PRId64 " %" PRId64 " ", outcome->received, outcome->delivered, outcome->discarded);
+    for (size_t i = 0; i < outcome->reason_count; i++)
+        printf("%s%s=%" PRId64, i ? "," : "", bruce_reason_name(outcome->reasons[i].reason), outcome->reasons[i].count);
+    if (!outcome->reason_count)
+        printf("-");
+}
+
 static void flush(char **field)
 {
     enum bruce_level level = strcmp(field[1], "received") == 0    ? BRUCE_RECEIVED
@@ -212,14 +226,35 @@ static void flush(char **field)
     bruce_outcome outcome;
     int error = bruce_stream_flush(stream, level, atoi(field[2]), &outcome);
 
-    if (error) {
-        printf("error %s %" PRId64 "\n", error_name(error), outcome.uncertain);
-        return;
-    }
-    printf("ok %" PRId64 " %" PRId64 " %" PRId64 " ", outcome.received, outcome.delivered, outcome.discarded);
-    for (size_t i = 0; i < outcome.reason_count; i++)
-        printf("%s%s=%" PRId64, i ? "," : "", bruce_reason_name(outcome.reasons[i].reason), outcome.reasons[i].count);
-    printf(outcome.reason_count ? "\n" : "-\n");
+    print_flush(error, &outcome);
+    printf("\n");
+}
+
+struct flushed {
+    int error;
+    bruce_outcome outcome;
+};
+
+static void *flush_once(void *flushed)
+{
+    struct flushed *result = flushed;
+
+    result->error = bruce_stream_flush(stream, BRUCE_DELIVERED, 20000, &result->outcome);
+    return NULL;
+}
+
+static void flush_twice(void)
+{
+    struct flushed one, other;
+    pthread_t thread;
+
+    pthread_create(&thread, NULL, flush_once, &other);
+    flush_once(&one);
+    pthread_join(thread, NULL);
+    print_flush(one.error, &one.outcome);
+    printf(" ");
+    print_flush(other.error, &other.outcome);
+    printf("\n");
 }
 
 /* A child sends on its copies of both clients; its counts start at zero. */
@@ -269,6 +304,8 @@ static bool run(char **field)
         printf("ok %ld\n", send_stream(field[1], atol(field[2]), atol(field[3]), strtoul(field[4], NULL, 10)));
     else if (strcmp(command, "stream-flush") == 0)
         flush(field);
+    else if (strcmp(command, "stream-flush-twice") == 0)
+        flush_twice();
     else if (strcmp(command, "stream-stats") == 0)
         report_stream_stats();
     else if (strcmp(command, "stream-close") == 0)

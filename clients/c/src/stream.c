@@ -99,7 +99,8 @@ struct bruce_stream {
     int64_t written_messages;  /* completely, to this connection */
     struct counts flushed;     /* the daemon's counts at the last successful flush */
     int64_t confirmed[LEVELS]; /* of the written messages, by the level that they have reached at least */
-    int64_t uncertain[LEVELS]; /* of earlier connections, by the level that they may not have reached */
+    int64_t lost[LEVELS];      /* of earlier connections, by the level that they may not have reached */
+    int64_t uncertain[LEVELS]; /* of the lost messages, those that no flush has reported */
     uint64_t last_token;
     uint64_t barrier_connection; /* number of the connection that got the last barrier; 0: none yet */
     struct answer answer;
@@ -249,8 +250,10 @@ static void disconnect(bruce_stream *client)
     client->socket = -1; /* first: after a fork() in between, the child must not close another file of this number */
     close(ended);
     client->input_size = 0;
-    for (int level = 0; level < LEVELS; level++)
+    for (int level = 0; level < LEVELS; level++) {
+        client->lost[level] += client->written_messages - client->confirmed[level];
         client->uncertain[level] += client->written_messages - client->confirmed[level];
+    }
     client->written_messages = 0;
     memset(&client->flushed, 0, sizeof client->flushed);
     memset(client->confirmed, 0, sizeof client->confirmed);
@@ -622,20 +625,23 @@ static int settle(bruce_stream *client, enum bruce_level level, bruce_outcome *o
 }
 
 /* Report the messages that may not have reached the level; others may be left for a stronger one. */
-static int take_uncertain(bruce_stream *client, enum bruce_level level, bruce_outcome *outcome)
+static int take_uncertain(bruce_stream *client, enum bruce_level level, int64_t lost_before, bruce_outcome *outcome)
 {
-    outcome->uncertain = client->uncertain[level];
+    int64_t unreported = client->uncertain[level];
+    int64_t lost = client->lost[level] - lost_before; /* another thread's flush may have reported these */
+
     for (int each = 0; each < LEVELS; each++)
-        client->uncertain[each] -= client->uncertain[each] < outcome->uncertain ? client->uncertain[each] : outcome->uncertain;
-    return BRUCE_BROKEN;
+        client->uncertain[each] -= client->uncertain[each] < unreported ? client->uncertain[each] : unreported;
+    outcome->uncertain = unreported > lost ? unreported : lost;
+    return outcome->uncertain ? BRUCE_BROKEN : BRUCE_OK;
 }
 
 static int await_answer(bruce_stream *client, enum bruce_level level, int64_t deadline_ms, bruce_outcome *outcome)
 {
     for (;;) {
         service(client);
-        if (client->uncertain[level])
-            return take_uncertain(client, level, outcome);
+        if (take_uncertain(client, level, client->lost[level], outcome))
+            return BRUCE_BROKEN;
         if (client->answer.token == client->last_token)
             return settle(client, level, outcome);
         if (client->is_foreign)
@@ -678,8 +684,6 @@ static int flush_locked(bruce_stream *client, enum bruce_level level, int64_t de
 {
     int error;
 
-    if (client->uncertain[level])
-        return take_uncertain(client, level, outcome);
     client->is_foreign = false;
     retry_after_denial(client, deadline_ms);
     error = append_barrier(client, level, deadline_ms);
@@ -702,8 +706,11 @@ int bruce_stream_flush(bruce_stream *client, enum bruce_level level, int timeout
     if ((unsigned)level >= LEVELS)
         return BRUCE_REFUSED;
     lock(client);
+    int64_t lost_before = client->lost[level];
     if (begin_flush(client, deadline_ms)) {
-        error = flush_locked(client, level, deadline_ms, outcome);
+        error = take_uncertain(client, level, lost_before, outcome);
+        if (!error)
+            error = flush_locked(client, level, deadline_ms, outcome);
         end_flush(client);
     }
     pthread_mutex_unlock(&client->lock);

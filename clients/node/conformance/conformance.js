@@ -72,6 +72,8 @@ async function run([command, ...f]) {
       return send(f[0], Number(f[1]), Number(f[2]), Number(f[3]));
     case 'stream-flush':
       return flush(f[0], Number(f[1]));
+    case 'stream-flush-twice':
+      return (await Promise.all([flush('delivered', 20000), flush('delivered', 20000)])).join(' ');
     case 'stream-stats':
       return stats();
     case 'stream-close':

@@ -245,8 +245,12 @@ class StreamClient {
     this.#denials = link.isDenied ? this.#denials + 1 : 0;
     this.#retryLater();
     if (this.#denials > 1) this.#onDenied();
+    const uncertain = { ...this.#uncertain }; // the error of one flush does not tell the others
     for (const flush of [...this.#flushes]) {
-      if (this.#uncertain[flush.level] > 0) this.#endFlush(flush, this.#takeUncertain(flush.level));
+      const count = uncertain[flush.level];
+      if (count === 0) continue;
+      this.#takeUncertain(flush.level);
+      this.#endFlush(flush, new FlushError('BROKEN', count));
     }
   }
 

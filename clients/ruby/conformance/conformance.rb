@@ -16,6 +16,7 @@ class Program
     when 'stream' then open_stream(*fields)
     when 'stream-send' then send_stream(fields[0], *fields[1..].map(&:to_i))
     when 'stream-flush' then flush(fields[0].to_sym, fields[1].to_i / 1000.0)
+    when 'stream-flush-twice' then flush_twice
     when 'stream-stats' then stream_stats
     when 'stream-close' then close(fields[0].to_i / 1000.0)
     when 'fork' then fork_and_send(fields[0], fields[1].to_i, fields[2].to_i)
@@ -91,6 +92,10 @@ class Program
     "ok #{outcome.received} #{outcome.delivered} #{outcome.discarded} #{list(outcome.reasons)}"
   rescue Bruce::FlushError => e
     "error #{e.code.to_s.upcase} #{e.uncertain}"
+  end
+
+  def flush_twice
+    Array.new(2) { Thread.new { flush(:delivered, 20) } }.map(&:value).join(' ')
   end
 
   def stream_stats

@@ -122,6 +122,7 @@ impl Program {
             }
             "stream-send" => self.send_stream(f),
             "stream-flush" => self.flush(f),
+            "stream-flush-twice" => self.flush_twice(),
             "stream-stats" => self.stream_stats(),
             "stream-close" => {
                 let _ = self.stream.take().expect("a client").close(Duration::from_millis(number(f[1])));
@@ -178,6 +179,14 @@ impl Program {
             Err(FlushError::ShuttingDown) => "error SHUTTING_DOWN 0".to_owned(),
             Err(FlushError::Refused) => "error REFUSED 0".to_owned(),
         }
+    }
+
+    fn flush_twice(&self) -> String {
+        let flush = || self.flush(&["stream-flush", "delivered", "20000"]);
+        thread::scope(|scope| {
+            let other = scope.spawn(flush);
+            format!("{} {}", flush(), other.join().expect("a result"))
+        })
     }
 
     fn stream_stats(&self) -> String {

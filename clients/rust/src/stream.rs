@@ -147,6 +147,8 @@ struct State {
     waiting_bytes: usize,
     flush: Option<Flush>,
     /// Of ended connections, by level: the messages that may not have reached it.
+    lost: [u64; LEVELS],
+    /// The lost messages that no error has told.
     uncertain: [u64; LEVELS],
     is_closing: bool,
     is_aborted: bool,
@@ -187,9 +189,11 @@ impl Flush {
 
 impl State {
     /// Returns the error for the messages that may not have reached the level; others may be left for a stronger one.
-    fn take_uncertain(&mut self, level: Level) -> Option<FlushError> {
-        let uncertain = self.uncertain[level as usize];
-        self.uncertain = self.uncertain.map(|count| count.saturating_sub(uncertain));
+    /// While a flush waits for another one, that one may tell the error for both.
+    fn take_uncertain(&mut self, level: Level, lost_before: u64) -> Option<FlushError> {
+        let untold = self.uncertain[level as usize];
+        self.uncertain = self.uncertain.map(|count| count.saturating_sub(untold));
+        let uncertain = untold.max(self.lost[level as usize] - lost_before);
         (uncertain > 0).then_some(FlushError::Broken(uncertain))
     }
 
@@ -197,14 +201,15 @@ impl State {
     fn disconnect(&mut self) {
         if let Some(link) = self.link.take() {
             link.connection.shut_down();
-            for (uncertain, confirmed) in self.uncertain.iter_mut().zip(link.confirmed) {
-                *uncertain += link.messages - confirmed;
+            for (level, confirmed) in link.confirmed.into_iter().enumerate() {
+                self.lost[level] += link.messages - confirmed;
+                self.uncertain[level] += link.messages - confirmed;
             }
         }
         let Some(level) = self.flush.as_ref().filter(|flush| flush.result.is_none()).map(|flush| flush.level) else {
             return;
         };
-        let error = self.take_uncertain(level);
+        let error = self.take_uncertain(level, self.lost[level as usize]);
         if let Some(flush) = &mut self.flush {
             flush.token = None; // the next connection is asked again
             flush.result = error.map(Err);
@@ -334,13 +339,14 @@ impl StreamClient {
     pub fn flush(&self, level: Level, timeout: Duration) -> Result<Outcome, FlushError> {
         let deadline = deadline_after(timeout);
         let mut state = self.shared.lock();
+        let lost_before = state.lost[level as usize];
         while state.flush.is_some() {
             if Instant::now() >= deadline {
                 return Err(FlushError::TimedOut);
             }
             state = self.shared.wait(state, deadline);
         }
-        if let Some(error) = state.take_uncertain(level) {
+        if let Some(error) = state.take_uncertain(level, lost_before) {
             return Err(error);
         }
         state.flush = Some(Flush { level, deadline, is_covered: false, token: None, result: None });

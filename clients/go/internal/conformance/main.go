@@ -58,6 +58,10 @@ func (p *program) run(f []string) string {
 		return p.sendStream(f[1], number(f[2]), number(f[3]), number(f[4]))
 	case "stream-flush":
 		return p.flush(f[1], number(f[2]))
+	case "stream-flush-twice":
+		other := make(chan string)
+		go func() { other <- p.flush("delivered", 20000) }()
+		return p.flush("delivered", 20000) + " " + <-other
 	case "stream-stats":
 		s := p.stream.Stats()
 		return fmt.Sprint("ok ", s.Sent, s.SentBytes, s.Waiting, s.BufferFull, s.TooLarge, s.Refused, s.Closed, s.Connections)

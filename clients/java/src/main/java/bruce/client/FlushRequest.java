@@ -6,14 +6,16 @@ import java.util.concurrent.TimeUnit;
 final class FlushRequest {
     final FlushLevel level;
     private final long deadlineNanos;
+    final long lostBefore; // messages of the level at the call of flush()
 
     boolean isOver;
     private FlushOutcome outcome;
     private FlushException failure;
 
-    FlushRequest(FlushLevel level, long deadlineNanos) {
+    FlushRequest(FlushLevel level, long deadlineNanos, long lostBefore) {
         this.level = level;
         this.deadlineNanos = deadlineNanos;
+        this.lostBefore = lostBefore;
     }
 
     long leftNanos() {

@@ -59,7 +59,8 @@ public final class StreamClient implements Closeable {
     private final Deque<byte[]> waiting = new ArrayDeque<>();
     private final List<FlushRequest> requests = new ArrayList<>();
     private long waitingBytes;
-    private final EnumMap<FlushLevel, Long> uncertain = noCounts(); // messages that may not have reached the level
+    private volatile EnumMap<FlushLevel, Long> lost = noCounts(); // messages that may not have reached the level
+    private final EnumMap<FlushLevel, Long> uncertain = noCounts(); // the lost ones that no exception has told
     private Connection connection;
     private SocketChannel opened;
     private long backoffMillis; // between the start of the last attempt to connect and the next one
@@ -222,7 +223,7 @@ public final class StreamClient implements Closeable {
      * @throws FlushException if some have no final outcome; its reason says whether to flush again
      */
     public FlushOutcome flush(Duration timeout, FlushLevel level) throws FlushException, InterruptedException {
-        FlushRequest request = new FlushRequest(level, System.nanoTime() + timeout.toNanos());
+        FlushRequest request = new FlushRequest(level, System.nanoTime() + timeout.toNanos(), lost.get(level));
         if (!flushLock.tryLock(request.leftNanos(), TimeUnit.NANOSECONDS)) {
             throw timedOut();
         }
@@ -266,18 +267,22 @@ public final class StreamClient implements Closeable {
         if (isClosing) {
             throw closedException();
         }
-        if (uncertain.get(request.level) > 0) {
-            throw takeUncertain(request.level);
+        long messages = takeUncertain(request);
+        if (messages > 0) {
+            throw FlushException.broken(messages);
         }
         requests.add(request);
         changed.signalAll();
     }
 
-    /** Returns the error for the messages that may not have reached the level; others may be left for a stronger one. */
-    private FlushException takeUncertain(FlushLevel level) {
-        long taken = uncertain.get(level);
-        uncertain.replaceAll((each, count) -> Math.max(0, count - taken));
-        return FlushException.broken(taken);
+    /**
+     * Returns the number of messages that may not have reached the level, and leaves others for a stronger one. While a flush
+     * waits for another one, that one may tell the exception for both.
+     */
+    private long takeUncertain(FlushRequest request) {
+        long untold = uncertain.get(request.level);
+        uncertain.replaceAll((level, count) -> Math.max(0, count - untold));
+        return Math.max(untold, lost.get(request.level) - request.lostBefore);
     }
 
     private static EnumMap<FlushLevel, Long> noCounts() {
@@ -665,7 +670,10 @@ public final class StreamClient implements Closeable {
             if (connection != null) {
                 closeQuietly(connection.channel);
                 long messages = connection.messages;
+                EnumMap<FlushLevel, Long> sum = lost.clone();
+                connection.confirmed.forEach((level, count) -> sum.merge(level, messages - count, Long::sum));
                 connection.confirmed.forEach((level, count) -> uncertain.merge(level, messages - count, Long::sum));
+                lost = sum;
                 connection.awaiting.values().removeAll(due);
                 unanswered.addAll(connection.awaiting.values());
                 connection = null;
@@ -681,8 +689,9 @@ public final class StreamClient implements Closeable {
         if (request.isOver) {
             return;
         }
-        if (uncertain.get(request.level) > 0) {
-            request.fail(takeUncertain(request.level));
+        long messages = takeUncertain(request);
+        if (messages > 0) {
+            request.fail(FlushException.broken(messages));
         } else {
             requests.add(request);
         }

@@ -1,12 +1,13 @@
 package bruce.client;
 
 import java.io.BufferedReader;
-import java.io.IOException;
 import java.io.InputStreamReader;
 import java.nio.charset.StandardCharsets;
 import java.time.Duration;
 import java.util.HexFormat;
 import java.util.Locale;
+import java.util.concurrent.ExecutionException;
+import java.util.concurrent.FutureTask;
 import java.util.stream.Collectors;
 
 /** The conformance program, see clients/conformance/README.md. */
@@ -15,7 +16,7 @@ final class Conformance {
 
     private Conformance() {}
 
-    public static void main(String[] arguments) throws IOException, InterruptedException {
+    public static void main(String[] arguments) throws Exception {
         Conformance program = new Conformance();
         BufferedReader in = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.US_ASCII));
         for (String line = in.readLine(); line != null; line = in.readLine()) {
@@ -23,13 +24,14 @@ final class Conformance {
         }
     }
 
-    private String run(String[] f) throws InterruptedException {
+    private String run(String[] f) throws ExecutionException, InterruptedException {
         return switch (f[0]) {
             case "encode" -> encode(f);
             case "hash" -> "ok " + Integer.toUnsignedString(hash(f[1], field(f[2])));
             case "stream" -> open(f[1], Long.parseLong(f[2]));
             case "stream-send" -> send(f[1], Integer.parseInt(f[2]), Integer.parseInt(f[3]), Integer.parseInt(f[4]));
             case "stream-flush" -> flush(f[1], Duration.ofMillis(Long.parseLong(f[2])));
+            case "stream-flush-twice" -> flushTwice(Duration.ofSeconds(20));
             case "stream-stats" -> stats();
             case "stream-close" -> close();
             default -> "unsupported";
@@ -116,6 +118,12 @@ final class Conformance {
         } catch (FlushException e) {
             return "error " + e.reason() + " " + e.uncertain();
         }
+    }
+
+    private String flushTwice(Duration timeout) throws ExecutionException, InterruptedException {
+        FutureTask<String> other = new FutureTask<>(() -> flush("delivered", timeout));
+        new Thread(other).start();
+        return flush("delivered", timeout) + " " + other.get();
     }
 
     private String stats() {
