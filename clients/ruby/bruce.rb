@@ -642,7 +642,7 @@ module Bruce
       socket = @socket
       has_messages = !@messages.empty?
       unlocked { socket ? IO.select([socket], has_messages ? [socket] : nil, nil, limit) : sleep(limit) }
-    rescue IOError
+    rescue IOError, Errno::EBADF
       nil # another thread has closed the connection
     end
 
