@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Final
 
 import pytest
@@ -67,6 +68,8 @@ final class CloseInterrupted {
     }
 }
 """
+EXIT_S: Final = 0.5
+"""Time in which a program ends that does not wait."""
 WITHOUT_COUNTS: Final = {"c", "rust"}
 """The languages in which `close` frees the client."""
 PROGRAMS: Final = {"php": ("php", "-r", PHP, "--"), "ruby": ("ruby", "-e", RUBY, "--")}
@@ -111,3 +114,16 @@ def test_an_interrupted_thread_writes_the_buffer_at_close(tmp_path: Path) -> Non
     with StreamDaemon(tmp_path / "in") as daemon:
         assert run_tool("java", (*build("java")[:-1], str(program), str(tmp_path / "in"))).split() == ["1", "0", "true"]
         assert len(daemon.wait(1)) == 1
+
+
+@pytest.mark.parametrize("appender", ["log4j", "logback"])
+def test_an_appender_in_java_writes_its_events_at_the_end_of_the_program(appender: str, tmp_path: Path) -> None:
+    java, *options = build("java")[:-1]
+    system = (f"-Dstream={tmp_path / 'in'}", "-Dtopic=logs")
+    classes = f"{options[-1]}:target/dependency/*"
+    command = [java, *options[:-1], classes, *system, "bruce.client.LogWithAppenders", appender]
+    with ConformanceProgram(command, "java") as program:
+        assert program.ask("") == ["ended"]
+        time.sleep(EXIT_S)
+        with StreamDaemon(tmp_path / "in") as daemon:
+            assert len(daemon.wait(1)) == 1

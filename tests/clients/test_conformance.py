@@ -479,7 +479,7 @@ def test_the_appenders_in_java_deliver(tmp_path: Path) -> None:
         daemon_in(tmp_path, broker, **ONE_WORKER) as daemon,
     ):
         system = (f"-Dstream={tmp_path / 'in.stream'}", "-Dtopic=logs", "-Dfile.encoding=UTF-8")
-        run_tool("java", (java, *options[:-1], classes, *system, "bruce.client.LogWithAppenders"))
+        run_tool("java", (java, *options[:-1], classes, *system, "bruce.client.LogWithAppenders", "log4j", "logback"))
         daemon.wait_settled(2)
         records = records_in(broker, "logs")
     assert sorted((record.key, record.value) for record in records) == [

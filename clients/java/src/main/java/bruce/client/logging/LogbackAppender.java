@@ -10,9 +10,10 @@ import java.time.Duration;
 
 /**
  * Sends each event of Logback as a message. It never waits for the daemon: events that do not fit the buffer are dropped and
- * counted.
+ * counted. Without the {@code shutdownHook}, the events in the buffer are lost at the end of the program.
  *
  * <pre>{@code
+ * <shutdownHook class="ch.qos.logback.core.hook.DefaultShutdownHook"/>
  * <appender name="KAFKA" class="bruce.client.logging.LogbackAppender">
  *   <socket>/run/bruce/in.stream</socket>
  *   <topic>logs</topic>
