@@ -309,7 +309,7 @@ class StreamClient {
     for (const flush of [...this.#flushes]) this.#endFlush(flush, new FlushError('CLOSED'));
     const link = this.#link;
     this.#link = null;
-    if (link?.isOpen) link.socket.end();
+    if (link?.isOpen && lost === 0) link.socket.end(); // otherwise it would wait for the daemon to read
     else link?.socket.destroy();
     return lost;
   }

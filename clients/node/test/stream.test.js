@@ -1,6 +1,7 @@
 'use strict';
 
 const assert = require('node:assert');
+const { spawn } = require('node:child_process');
 const fs = require('node:fs');
 const net = require('node:net');
 const os = require('node:os');
@@ -38,3 +39,23 @@ for (const timeout of [Infinity, 2 ** 31]) {
     fs.rmdirSync(directory);
   });
 }
+
+test('a program ends after close, although the daemon does not read', async () => {
+  const directory = fs.mkdtempSync(path.join(os.tmpdir(), 'bruce-'));
+  const socketPath = path.join(directory, 'in.stream');
+  const connections = [];
+  const options = { allowHalfOpen: true, pauseOnConnect: true };
+  const server = net.createServer(options, (connection) => connections.push(connection)).listen(socketPath);
+  const program = `
+    const { StreamClient } = require('../lib');
+    const client = new StreamClient({ path: ${JSON.stringify(socketPath)}, buffer: 8 << 20 });
+    for (let i = 0; i < 200; i++) client.send({ topic: 'clicks', value: Buffer.alloc(10_000) });
+    setTimeout(() => client.close({ timeout: 50 }), 100);
+  `;
+  const child = spawn(process.execPath, ['-e', program], { cwd: __dirname, stdio: 'inherit', timeout: 5000 });
+  const code = await new Promise((resolve) => child.on('exit', resolve));
+  for (const connection of connections) connection.destroy();
+  await new Promise((resolve) => server.close(resolve));
+  fs.rmdirSync(directory);
+  assert.strictEqual(code, 0);
+});
