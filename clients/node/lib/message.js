@@ -35,6 +35,12 @@ function topicOf(message) {
   return topic;
 }
 
+/** Check the key, because a wrong one would select partition 0; a hash may be unsigned. */
+function partitionKeyOf({ partitionKey = null }) {
+  if (partitionKey === null || partitionKey === (partitionKey | 0) || partitionKey === partitionKey >>> 0) return partitionKey;
+  throw new TypeError(`The partition key of a message is an integer of 32 bits or null, and not ${partitionKey}.`);
+}
+
 function headersOf({ headers = [] }) {
   const pairs = Array.isArray(headers) ? headers : Object.entries(headers);
   const encoded = pairs.map(([name, value]) => ({ name: Buffer.from(name), value: bytesOf(value, 'header') }));
@@ -97,8 +103,8 @@ function encode(message) {
   const value = bytesOf(message.value, 'value');
   const headers = headersOf(message);
   const version = versionOf(message, key, value, headers);
-  const { partitionKey } = message;
-  const hasPartitionKey = partitionKey != null;
+  const partitionKey = partitionKeyOf(message);
+  const hasPartitionKey = partitionKey !== null;
   const size =
     ANY_PARTITION_BYTES + topic.length + (key ?? EMPTY).length + (value ?? EMPTY).length +
     (hasPartitionKey ? 4 : 0) + (version === PLAIN_VERSION ? 0 : 4 + headers.size);

@@ -50,3 +50,11 @@ test('null is no partition key, and the present time', () => {
   assert.strictEqual(encoded.readInt16BE(4), 256); // ApiKey of a message without a partition key
   assert(Number(encoded.readBigInt64BE(12 + message.topic.length)) >= now);
 });
+
+test('a partition key is an integer of 32 bits', () => {
+  const encoded = (partitionKey) => client.encode({ topic: 'clicks', value: 'hello', partitionKey });
+  for (const wrong of ['user-7', '7', NaN, 1.9, {}, 2 ** 32, -(2 ** 31) - 1]) {
+    assert.throws(() => encoded(wrong), { name: 'TypeError', message: /partition key/ });
+  }
+  for (const right of [0, -1, -(2 ** 31), 2 ** 32 - 1]) assert.strictEqual(encoded(right).readInt32BE(10), right | 0);
+});
