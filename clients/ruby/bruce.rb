@@ -145,7 +145,7 @@ module Bruce
     def milliseconds(timestamp)
       case timestamp
       when nil then Process.clock_gettime(Process::CLOCK_REALTIME, :millisecond)
-      when Integer then timestamp
+      when Numeric then timestamp.floor
       else (timestamp.to_r * 1000).floor
       end
     end

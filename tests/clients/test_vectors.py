@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from bruce_mp.protocol.client.messages import EmptyFields, Message, parse_message
-from support.client_programs import build, run_tool
+from support.client_programs import build, param, run_tool
 from support.client_vectors import create_vectors, read_vectors
 
 if TYPE_CHECKING:
@@ -54,3 +54,13 @@ def test_a_null_of_the_c_library_has_no_bytes_whatever_its_size(tmp_path: Path) 
     assert isinstance(message, Message)
     assert (message.key, message.value, message.empty) == (b"", b"", EmptyFields.NULL_VALUE)
     assert message.headers == ((b"a", None), (b"b", b"v"))
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("name", [param("ruby")])
+def test_a_timestamp_is_a_time_or_milliseconds(name: str) -> None:
+    build(name)
+    times = "1700000000123, 1700000000123.9, 1700000000123.9r, Time.at(0, 1_700_000_000_123, :millisecond)"
+    encode = "Bruce::Message.encode('t', 'v', timestamp: time)[13, 8].unpack1('q>')"
+    code = f"require './bruce'; puts [{times}].map {{ |time| {encode} }}"
+    assert run_tool(name, ("ruby", "-e", code)).split() == ["1700000000123"] * 4
