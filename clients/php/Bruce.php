@@ -547,6 +547,9 @@ final class StreamClient
     {
         $this->resetAfterFork();
         $this->checkOpen();
+        if (!isset($this->uncertain[$level])) {
+            throw new \ValueError("Level $level does not exist.");
+        }
         $deadline = self::now() + $timeout;
         if ($this->uncertain[$level] > 0) {
             throw $this->takeUncertain($level);

@@ -1,4 +1,4 @@
-"""The test vectors of the client libraries agree with the package."""
+"""The test vectors of the client libraries agree with the package, and arguments that no vector has."""
 
 from __future__ import annotations
 
@@ -64,3 +64,12 @@ def test_a_timestamp_is_a_time_or_milliseconds(name: str) -> None:
     encode = "Bruce::Message.encode('t', 'v', timestamp: time)[13, 8].unpack1('q>')"
     code = f"require './bruce'; puts [{times}].map {{ |time| {encode} }}"
     assert run_tool(name, ("ruby", "-e", code)).split() == ["1700000000123"] * 4
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("name", [param("php")])
+def test_a_level_that_does_not_exist_is_refused(name: str) -> None:
+    build(name)
+    flush = "(new Bruce\\StreamClient('/nowhere'))->flush(0, 'Delivered');"
+    code = f"require 'Bruce.php'; try {{ {flush} }} catch (ValueError $error) {{ echo $error->getMessage(); }}"
+    assert run_tool(name, ("php", "-r", code)) == "Level Delivered does not exist."
