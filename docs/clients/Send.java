@@ -7,7 +7,6 @@
 // whole message, as in send().
 
 import java.io.IOException;
-import java.net.InetAddress;
 import java.net.InetSocketAddress;
 import java.net.StandardProtocolFamily;
 import java.net.UnixDomainSocketAddress;
@@ -48,7 +47,7 @@ public final class Send {
             channel.connect(UnixDomainSocketAddress.of(address));
             return channel;
         }
-        return SocketChannel.open(new InetSocketAddress(InetAddress.getLoopbackAddress(), Integer.parseInt(address)));
+        return SocketChannel.open(new InetSocketAddress("127.0.0.1", Integer.parseInt(address)));
     }
 
     /** Write the whole message; after a failure, connect again and send it again. */

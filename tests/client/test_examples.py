@@ -59,7 +59,14 @@ LANGUAGES: Final = {
     "java": Language(
         ("java", "javac"),
         lambda made: ["javac", "-Xlint:all", "-Werror", "-d", str(made), f"{EXAMPLES}/Send.java"],
-        lambda made: ["java", "-XX:TieredStopAtLevel=1", "-cp", str(made), "Send"],
+        lambda made: [
+            "java",
+            "-XX:TieredStopAtLevel=1",
+            "-Djava.net.preferIPv6Addresses=true",
+            "-cp",
+            str(made),
+            "Send",
+        ],
         {"stream": ("{}",), "tcp": ("{}",)},
     ),
     "node": Language(

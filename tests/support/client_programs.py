@@ -50,6 +50,8 @@ class Language:
 
 QUICK_JAVA: Final = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 """Options for programs that live for seconds."""
+WITH_IPV6: Final = ("-Djava.net.preferIPv6Addresses=true",)
+"""Java's loopback address is then `::1`, at which no daemon listens."""
 
 LANGUAGES: Final = {
     "c": Language(
@@ -67,7 +69,7 @@ LANGUAGES: Final = {
     "java": Language(
         ("java", "javac", "mvn"),
         ("mvn", "--quiet", "--batch-mode", "package"),
-        ("java", *QUICK_JAVA, "-cp", "target/classes:target/test-classes", "bruce.client.Conformance"),
+        ("java", *QUICK_JAVA, *WITH_IPV6, "-cp", "target/classes:target/test-classes", "bruce.client.Conformance"),
         product="target/bruce-client-1.0.0.jar",
         has_datagrams=False,
     ),

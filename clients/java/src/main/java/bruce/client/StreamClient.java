@@ -8,7 +8,6 @@ import java.io.Closeable;
 import java.io.DataInputStream;
 import java.io.IOException;
 import java.net.BindException;
-import java.net.InetAddress;
 import java.net.InetSocketAddress;
 import java.net.ProtocolException;
 import java.net.SocketAddress;
@@ -119,7 +118,7 @@ public final class StreamClient implements Closeable {
 
     /** Starts a client for the daemon's {@code input.tcp.port} on this host. */
     public static Builder tcp(int port) {
-        return new Builder(new InetSocketAddress(InetAddress.getLoopbackAddress(), port));
+        return new Builder(new InetSocketAddress("127.0.0.1", port));
     }
 
     /** Settings of a {@link StreamClient}. */
