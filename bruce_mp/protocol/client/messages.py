@@ -26,6 +26,7 @@ from bruce_mp.protocol.client.record_headers import (
     Buffer,
     Header,
     HeaderInput,
+    as_bytes,
     decode_headers,
     encode_headers,
 )
@@ -188,7 +189,7 @@ class _Body(NamedTuple):
         cls, value: Buffer | None, key: Buffer | None, headers: Sequence[HeaderInput], *, keep_empty: bool
     ) -> _Body:
         encoded = encode_headers(headers)
-        key, value = _as_bytes(key), _as_bytes(value)
+        key, value = as_bytes(key), as_bytes(value)
         key_bytes, value_bytes = key or b"", value or b""
         keeps_empty_key = keep_empty and key is not None and not key
         keeps_empty_value = keep_empty and value is not None and not value
@@ -201,11 +202,6 @@ class _Body(NamedTuple):
             encoded_with_size = INT32.pack(len(encoded)) + encoded
             return cls(HEADERS_VERSION, len(key_bytes), key_bytes, len(value), value_bytes, encoded_with_size)
         return cls(PLAIN_VERSION, len(key_bytes), key_bytes, len(value), value_bytes, b"")
-
-
-def _as_bytes(field: Buffer | None) -> Buffer | None:
-    """Convert a memoryview with items of several bytes, because its `len` is not its number of bytes."""
-    return bytes(field) if isinstance(field, memoryview) and len(field) != field.nbytes else field
 
 
 def _encode_topic(topic: bytes | str) -> bytes:

@@ -19,7 +19,7 @@ from bruce_mp.errors import LocalProtocolError
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["MAX_HEADERS_BYTES", "Buffer", "Header", "HeaderInput", "decode_headers", "encode_headers"]
+__all__ = ["MAX_HEADERS_BYTES", "Buffer", "Header", "HeaderInput", "as_bytes", "decode_headers", "encode_headers"]
 
 MAX_HEADERS_BYTES: Final = 2**16 - 1
 _MAX_KEY_BYTES: Final = 2**15 - 1
@@ -60,7 +60,12 @@ def _encode_header(header: HeaderInput) -> bytes:
 
 
 def _encode_text(text: Buffer | str | None) -> Buffer | None:
-    return text.encode() if isinstance(text, str) else text
+    return text.encode() if isinstance(text, str) else as_bytes(text)
+
+
+def as_bytes(field: Buffer | None) -> Buffer | None:
+    """Convert a memoryview with items of several bytes, because its `len` is not its number of bytes."""
+    return bytes(field) if isinstance(field, memoryview) and len(field) != field.nbytes else field
 
 
 def decode_headers(data: Buffer) -> tuple[Header, ...] | None:

@@ -303,8 +303,8 @@ def test_parse_accepts_any_bytes_without_an_exception(junk: bytes) -> None:
 
 def test_a_view_of_larger_items_is_encoded_by_its_bytes() -> None:
     numbers = memoryview(b"8 bytes.").cast("i")
-    encoded = encode(b"t", numbers, numbers, None, timestamp_ms=1)
-    assert encoded == encode(b"t", b"8 bytes.", b"8 bytes.", None, timestamp_ms=1)
+    encoded = encode(b"t", numbers, numbers, None, timestamp_ms=1, headers=[("h", numbers)])
+    assert encoded == encode(b"t", b"8 bytes.", b"8 bytes.", None, timestamp_ms=1, headers=[("h", b"8 bytes.")])
 
 
 @given(messages(), st.data())
