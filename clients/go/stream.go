@@ -70,6 +70,7 @@ type StreamClient struct {
 	options          StreamOptions
 
 	wake    chan struct{}
+	due     chan struct{}   // has a token: the messages wait for no linger
 	life    context.Context // over: give up the rest
 	abort   context.CancelFunc
 	ended   chan struct{} // closed: the writer has returned
@@ -150,6 +151,7 @@ func NewStreamClient(network, address string, options StreamOptions) *StreamClie
 		address: address,
 		options: options,
 		wake:    make(chan struct{}, 1),
+		due:     make(chan struct{}, 1),
 		life:    life,
 		abort:   abort,
 		ended:   make(chan struct{}),
@@ -181,13 +183,20 @@ func (c *StreamClient) Send(m *Message) error {
 	c.pending = m.append(c.pending, size)
 	c.waitingBytes += size
 	c.stats.Waiting++
+	if len(c.pending) >= min(writeSize, c.options.Buffer/2) {
+		put(c.due)
+	}
 	c.signal()
 	return nil
 }
 
 func (c *StreamClient) signal() {
+	put(c.wake)
+}
+
+func put(tokens chan<- struct{}) {
 	select {
-	case c.wake <- struct{}{}:
+	case tokens <- struct{}{}:
 	default:
 	}
 }
@@ -247,6 +256,7 @@ func (c *StreamClient) register(request *flushRequest) error {
 		return err
 	}
 	c.requests = append(c.requests, request)
+	put(c.due)
 	c.signal()
 	return nil
 }
@@ -282,6 +292,7 @@ func (c *StreamClient) Close(ctx context.Context) error {
 	if c.stats.Waiting == 0 && c.link == nil {
 		c.abort() // only flushes wait for a connection
 	}
+	put(c.due)
 	c.signal()
 	c.mu.Unlock()
 	select {
@@ -357,20 +368,26 @@ func (c *StreamClient) collect() (requests []*flushRequest, isClosing bool) {
 		c.buf, c.pending = append(c.buf, c.pending...), c.pending[:0]
 	}
 	requests, c.requests = c.requests, nil
+	select {
+	case <-c.due:
+	default:
+	}
 	return requests, c.closing
 }
 
 func (c *StreamClient) linger() {
 	if c.options.Linger > 0 {
-		c.sleep(c.options.Linger)
+		c.sleep(c.options.Linger, c.due)
 	}
 }
 
-func (c *StreamClient) sleep(pause time.Duration) {
+// sleep ends early if the client is aborted, or with a token.
+func (c *StreamClient) sleep(pause time.Duration, end <-chan struct{}) {
 	timer := time.NewTimer(pause)
 	defer timer.Stop()
 	select {
 	case <-timer.C:
+	case <-end:
 	case <-c.life.Done():
 	}
 }
@@ -426,7 +443,7 @@ func (c *StreamClient) pause() {
 	pause := c.backoff/2 + time.Duration(rand.Int63n(int64(c.backoff/2)+1))
 	c.backoff = min(max(2*c.backoff, firstBackoff), maxBackoff)
 	c.mu.Unlock()
-	c.sleep(time.Until(c.tried.Add(pause)))
+	c.sleep(time.Until(c.tried.Add(pause)), nil)
 	c.tried = time.Now()
 }
 

@@ -46,6 +46,7 @@ class Language:
     """A built file that is current unless another file is newer, for build tools that take seconds to see it."""
     has_datagrams: bool = True
     has_forks: bool = False
+    has_linger: bool = True
 
 
 QUICK_JAVA: Final = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
@@ -82,8 +83,8 @@ LANGUAGES: Final = {
     "node": Language(
         ("node",), None, ("node", "conformance/conformance.js"), ("node", "--test", "test/"), has_datagrams=False
     ),
-    "ruby": Language(("ruby",), None, ("ruby", "conformance/conformance.rb"), has_forks=True),
-    "php": Language(("php",), None, ("php", "conformance/conformance.php"), has_forks=True),
+    "ruby": Language(("ruby",), None, ("ruby", "conformance/conformance.rb"), has_forks=True, has_linger=False),
+    "php": Language(("php",), None, ("php", "conformance/conformance.php"), has_forks=True, has_linger=False),
 }
 
 
@@ -209,8 +210,8 @@ class ConformanceProgram:
         pairs = (pair.split("=") for pair in errors.split(",") if pair != "-")
         return int(sent), int(refused), {int(number): int(count) for number, count in pairs}
 
-    def open_stream(self, address: Path | int, buffer: int = 1 << 20) -> None:
-        self._ask_ok(f"stream {address} {buffer}")
+    def open_stream(self, address: Path | int, buffer: int = 1 << 20, linger_ms: int = 0) -> None:
+        self._ask_ok(f"stream {address} {buffer} {linger_ms}")
 
     def send_stream(self, topic: str, numbers: range, size: int) -> int:
         """Return the number of messages that the client accepted."""

@@ -199,7 +199,7 @@ static void report_stream_stats(void)
 
 static void open_stream(char **field)
 {
-    bruce_stream_options options = {.buffer = strtoul(field[2], NULL, 10)};
+    bruce_stream_options options = {.buffer = strtoul(field[2], NULL, 10), .linger_ms = atoi(field[3])};
 
     report(*field[1] == '/' ? bruce_stream_open_unix(&stream, field[1], &options)
                             : bruce_stream_open_tcp(&stream, (uint16_t)atoi(field[1]), &options));

@@ -65,6 +65,7 @@ async function run([command, ...f]) {
     case 'stream':
       stream = new StreamClient({
         buffer: Number(f[1]),
+        linger: Number(f[2]),
         ...(f[0].startsWith('/') ? { path: f[0] } : { port: Number(f[0]) }),
       });
       return 'ok';

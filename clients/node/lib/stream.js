@@ -29,7 +29,7 @@ class StreamClient {
   #waiting = []; // encoded messages; the first `#inFlight` ones are being written
   #inFlight = 0;
   #waitingBytes = 0;
-  #isScheduled = false;
+  #scheduled = null; // the timer of the linger
 
   #link = null;
   #retryTimer = null;
@@ -65,7 +65,9 @@ class StreamClient {
     }
     this.#waiting.push(encoded);
     this.#waitingBytes += encoded.length;
-    this.#schedule();
+    const { linger, buffer } = this.#options;
+    if (linger > 0 && this.#waitingBytes >= Math.min(WRITE_SIZE, buffer / 2)) this.#pump();
+    else this.#schedule();
     return true;
   }
 
@@ -76,14 +78,12 @@ class StreamClient {
 
   /** Collect the messages of this turn of the event loop, or of `linger` ms, for one write. */
   #schedule() {
-    if (this.#isScheduled) return;
-    this.#isScheduled = true;
+    if (this.#scheduled !== null) return;
     const pump = () => {
-      this.#isScheduled = false;
+      this.#scheduled = null;
       this.#pump();
     };
-    if (this.#options.linger > 0) setTimeout(pump, this.#options.linger);
-    else setImmediate(pump);
+    this.#scheduled = this.#options.linger > 0 ? setTimeout(pump, this.#options.linger) : setImmediate(pump);
   }
 
   // --- flushing ------------------------------------------------------------------------------------------------------
@@ -306,6 +306,7 @@ class StreamClient {
     this.#waiting = [];
     this.#waitingBytes = 0;
     clearTimeout(this.#retryTimer);
+    clearTimeout(this.#scheduled);
     for (const flush of [...this.#flushes]) this.#endFlush(flush, new FlushError('CLOSED'));
     const link = this.#link;
     this.#link = null;

@@ -77,7 +77,7 @@ class Program
     "ok #{stats.sent} #{stats.sent_bytes} #{stats.refused.values.sum} #{list(stats.refused)}"
   end
 
-  def open_stream(address, buffer)
+  def open_stream(address, buffer, _linger)
     where = address.start_with?('/') ? { path: address } : { port: address.to_i }
     @stream = Bruce::StreamClient.new(**where, buffer: buffer.to_i)
     'ok'

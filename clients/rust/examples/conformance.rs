@@ -113,7 +113,8 @@ impl Program {
             "datagram-wait" => self.wait_for_room(f),
             "datagram-stats" => self.datagram_stats(),
             "stream" => {
-                let options = StreamOptions { buffer: number(f[2]) as usize, ..StreamOptions::default() };
+                let linger = Duration::from_millis(number(f[3]));
+                let options = StreamOptions { buffer: number(f[2]) as usize, linger, ..StreamOptions::default() };
                 self.stream = Some(match f[1].parse() {
                     Ok(port) => StreamClient::tcp(port, options),
                     Err(_) => StreamClient::unix(f[1], options),

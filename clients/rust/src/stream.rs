@@ -246,10 +246,14 @@ impl Shared {
         self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0
     }
 
-    /// Waits for further messages, until they fill a write or the linger is over.
+    /// Waits for further messages, until they fill a write, the linger is over, or a flush or close begins.
     fn linger<'a>(&self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
         let deadline = deadline_after(self.options.linger);
-        while !state.is_aborted && state.pending.len() < WRITE_SIZE && Instant::now() < deadline {
+        while !state.is_closing
+            && !state.flush.as_ref().is_some_and(|flush| !flush.is_covered)
+            && state.pending.len() < WRITE_SIZE
+            && Instant::now() < deadline
+        {
             state = self.wait(state, deadline);
         }
         state

@@ -52,7 +52,8 @@ func (p *program) run(f []string) string {
 		if !strings.HasPrefix(address, "/") {
 			network, address = "tcp", "127.0.0.1:"+address
 		}
-		p.stream = bruce.NewStreamClient(network, address, bruce.StreamOptions{Buffer: number(f[2])})
+		linger := time.Duration(number(f[3])) * time.Millisecond
+		p.stream = bruce.NewStreamClient(network, address, bruce.StreamOptions{Buffer: number(f[2]), Linger: linger})
 		return "ok"
 	case "stream-send":
 		return p.sendStream(f[1], number(f[2]), number(f[3]), number(f[4]))

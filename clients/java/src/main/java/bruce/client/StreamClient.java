@@ -29,6 +29,7 @@ import java.util.concurrent.ThreadLocalRandom;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.locks.Condition;
 import java.util.concurrent.locks.ReentrantLock;
+import java.util.function.BooleanSupplier;
 
 /**
  * Sends messages over a stream connection, which a thread of its own opens, writes, and opens again after a break. Threads
@@ -409,7 +410,8 @@ public final class StreamClient implements Closeable {
                 hasWaited = true;
             }
             if (hasWaited && lingerMillis > 0) {
-                pause(TimeUnit.MILLISECONDS.toNanos(lingerMillis), WRITE_SIZE);
+                BooleanSupplier isDue = () -> isClosing || !requests.isEmpty() || waitingBytes >= WRITE_SIZE;
+                pause(TimeUnit.MILLISECONDS.toNanos(lingerMillis), isDue);
             }
             sawClosing = isClosing;
             due.addAll(requests);
@@ -425,12 +427,12 @@ public final class StreamClient implements Closeable {
         return isAborted || (isClosing && waiting.isEmpty());
     }
 
-    /** Waits until the client is aborted, or closes with an empty buffer, or so many bytes of messages are waiting. */
-    private void pause(long nanos, long enoughBytes) {
+    /** Waits until the condition holds, or the client is aborted, or closes with an empty buffer. */
+    private void pause(long nanos, BooleanSupplier isDue) {
         lock.lock();
         try {
             long left = nanos;
-            while (left > 0 && !isOver() && waitingBytes < enoughBytes) {
+            while (left > 0 && !isOver() && !isDue.getAsBoolean()) {
                 left = changed.awaitNanos(left);
             }
         } catch (InterruptedException e) {
@@ -530,7 +532,7 @@ public final class StreamClient implements Closeable {
         try {
             long millis = ThreadLocalRandom.current().nextLong(backoffMillis / 2, backoffMillis + 1);
             backoffMillis = Math.max(FIRST_BACKOFF_MILLIS, Math.min(2 * backoffMillis, MAX_BACKOFF_MILLIS));
-            pause(triedNanos + TimeUnit.MILLISECONDS.toNanos(millis) - System.nanoTime(), Long.MAX_VALUE);
+            pause(triedNanos + TimeUnit.MILLISECONDS.toNanos(millis) - System.nanoTime(), () -> false);
         } finally {
             lock.unlock();
         }

@@ -28,7 +28,7 @@ final class Conformance {
         return switch (f[0]) {
             case "encode" -> encode(f);
             case "hash" -> "ok " + Integer.toUnsignedString(hash(f[1], field(f[2])));
-            case "stream" -> open(f[1], Long.parseLong(f[2]));
+            case "stream" -> open(f[1], Long.parseLong(f[2]), Duration.ofMillis(Long.parseLong(f[3])));
             case "stream-send" -> send(f[1], Integer.parseInt(f[2]), Integer.parseInt(f[3]), Integer.parseInt(f[4]));
             case "stream-flush" -> flush(f[1], Duration.ofMillis(Long.parseLong(f[2])));
             case "stream-flush-twice" -> flushTwice(Duration.ofSeconds(20));
@@ -85,11 +85,11 @@ final class Conformance {
         };
     }
 
-    private String open(String address, long buffer) {
+    private String open(String address, long buffer, Duration linger) {
         StreamClient.Builder builder = address.startsWith("/")
                 ? StreamClient.unix(address)
                 : StreamClient.tcp(Integer.parseInt(address));
-        stream = builder.buffer(buffer).build();
+        stream = builder.buffer(buffer).linger(linger).build();
         return "ok";
     }
 
