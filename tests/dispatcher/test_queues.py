@@ -52,11 +52,12 @@ def test_the_last_successful_ack_clears_the_in_doubt_state() -> None:
     queue = PartitionQueue(1, 0)
     batches = [BuiltBatch(1, 0, 0, 0, (SEGMENT, SEGMENT)), BuiltBatch(1, 0, 0, 2, (SEGMENT,))]
     queue.in_flight.extend(batches)
-    queue.in_doubt = True
-    queue.on_accepted(batches[0])
-    assert (queue.in_doubt, queue.expected_sequence) == (True, None)
-    queue.on_accepted(batches[1])
-    assert (queue.in_doubt, queue.expected_sequence) == (False, None)
+    queue.in_doubt, queue.expected_sequence = True, 0
+    found: list[tuple[bool, int | None]] = []
+    for batch in batches:
+        queue.on_accepted(batch)
+        found.append((queue.in_doubt, queue.expected_sequence))
+    assert found == [(True, None), (False, None)]
 
 
 @pytest.mark.parametrize(("base", "expected"), [(5, 7), (2**31 - 2, 0), (2**31 - 1, 1), (-1, None)])
@@ -120,3 +121,29 @@ def test_the_queue_counts_all_messages_and_knows_the_oldest() -> None:
     counts = [segment.records for segment in segments]
     found.append((queue.first_segment, queue.message_count))
     assert found == [(None, 0), (segments[1], counts[1]), (segments[2], sum(counts[1:3])), (segments[3], sum(counts))]
+
+
+def test_a_lost_connection_makes_the_expected_sequence_number_unknown() -> None:
+    queue = PartitionQueue(1, 0)
+    batches = [BuiltBatch(1, 0, 0, number, (SEGMENT,)) for number in range(3)]
+    queue.expected_sequence = 0
+    queue.failed, queue.in_flight, queue.resend = batches[:1], batches[1:2], batches[2:]
+    assert queue.fail_in_flight() == batches[1:2]
+    assert (queue.resend, queue.in_flight, queue.failed) == (batches, [], [])
+    assert queue.in_doubt
+    assert [queue.expected_sequence] == [None]
+
+
+def test_a_queue_that_was_handed_back_begins_anew() -> None:
+    queue = PartitionQueue(1, 0)
+    batches = [BuiltBatch(1, 0, 0, number, (SEGMENT,)) for number in range(2)]
+    queue.failed, queue.resend, queue.state = batches[:1], batches[1:], QueueState.PAUSED
+    queue.ready.append(SEGMENT)
+    queue.expected_sequence, queue.in_doubt, queue.must_hand_back, queue.must_bump_epoch = 0, True, True, True
+    queue.start_backoff(100.0)
+    queue.begin_gap(batches[0])
+    assert queue.pop_all() == (batches, [SEGMENT])
+    new = PartitionQueue(1, 0)
+    assert {name: getattr(queue, name) for name in queue.__slots__} == {
+        name: getattr(new, name) for name in new.__slots__
+    }
