@@ -13,7 +13,7 @@ from uuid import UUID
 import pytest
 
 from bruce_mp.spark import batch_job
-from bruce_mp.spark.audit.balance import read_ledger
+from bruce_mp.spark.audit.inputs import read_ledger
 from bruce_mp.spark.batch_job import BatchJob, try_merge_ledger
 from bruce_mp.spark.cli import main
 from bruce_mp.spark.ledger import TaskAttempt, TaskResult, write_ledger

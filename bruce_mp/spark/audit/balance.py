@@ -17,9 +17,11 @@ things explain absent messages, in this order; an absent message without an expl
    explain absent messages of the same writer; for plain messages, of all topics of the attempt's query. An answer is
    *unclear* if the attempt also sent messages to topics that are not audited. It explains nothing, because the
    discarded messages may be of these topics.
-3. The lines of discard files: each is about one discarded message, and names its topic. Lines about discards that an
-   answer already counts explain nothing more. The other lines explain absent messages of the same topic, but only of
-   writers with an unclear answer or without a final one, because any other answer counts all discards of its attempt.
+3. The lines of discard files: each is about one discarded message, and names its topic and, by the stamp among its
+   headers, its writer (`plain` without a stamp). Lines about discards that an answer already counts explain nothing
+   more. The other lines explain absent messages of the same topic and writer, but only of writers with an unclear
+   answer or without a final one, because any other answer counts all discards of its attempt. Lines without headers,
+   which the daemon may have cut off, then explain those of all such writers.
 
 So a message in Kafka, or a discard, never explains two absent messages.
 """
@@ -28,34 +30,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
-from urllib.parse import unquote
 
-from bruce_mp.protocol.client.replay_rules import ABANDONED
 from bruce_mp.spark.audit.order import OUT_OF_ORDER_COLUMNS, disordered_attempts, out_of_order_messages
 from bruce_mp.spark.audit.tables import AuditTables, empty_table
-from bruce_mp.spark.expressions import expressions
-from bruce_mp.spark.ledger_files import LedgerFileError, visible_paths
-from bruce_mp.spark.session import temporary_settings
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from datetime import datetime
     from typing import Self
 
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
 
-__all__ = ["TOPIC_AND_MINUTE", "AuditBooks", "count_discard_lines", "fill_books", "read_ledger"]
+__all__ = ["TOPIC_AND_MINUTE", "AuditBooks", "fill_books"]
 
-_LEDGER_COLUMNS: Final = (
-    "query string, batch long, partition int, attempt int, host string, acks string, stamped boolean, "
-    "attempt_rows long, topic string, minute long, rows long, delivered long, discarded map<string, long>, "
-    "dead_letters long"
-)
-_CORRUPT_LINE: Final = "corrupt_line"
-"""A column with the text of a line that is no JSON object of the other columns; else null."""
 TOPIC_AND_MINUTE: Final = ["topic", "minute"]
-_FEW_LISTING_TASKS: Final = {"spark.sql.sources.parallelPartitionDiscovery.parallelism": "8"}
-"""A limit on the Spark tasks that list a ledger's files; by default each file has a task."""
 # In a query, {name} stands for an earlier query of the same dict or, if there is none, for a registered table. The
 # columns of a result, which is the last query of a dict, are listed below the dict.
 _WRITERS: Final = "select writer, max(attempt_rows) as numbers_used from {ledger} where stamped group by writer"
@@ -228,40 +214,66 @@ _BY_ANSWERS: Final = {
     "by_answers": "select * from {overlaps} where count > 0",
 }
 """The absent messages that answers explain, with the columns of `_OVERLAPS`."""
-_COUNTED: Final = {
+_SPARE_LINES: Final = {
     "absent_sums": """
-        select pool, topic, sum(absent) as absent, count(*) over (partition by pool) as topics
-        from {strays} join {pools} using (writer, topic) group by pool, topic
+        select pool, writer, topic, sum(absent) as absent, count(*) over (partition by pool) as topics
+        from {strays} join {pools} using (writer, topic) group by pool, writer, topic
     """,
     # An answer does not say in which topics its discards are. So they count in each topic of a pool with several ones,
     # but at most as often as the topic has absent messages. Possibly delivered messages have no such limit: if Kafka
     # has them, they are not absent.
     "counted": """
-        select topic, reason,
+        select writer, topic, reason,
           sum(if(reason = 'POSSIBLY_DELIVERED' or topics = 1, count, least(count, absent))) as counted
-        from {reported} join {absent_sums} using (pool) group by topic, reason
+        from {reported} join {absent_sums} using (pool) group by writer, topic, reason
+    """,
+    "net_lines": """
+        select writer, topic, reason, sum(count) as count from (
+          select writer, topic, reason, count from {lines}
+          union all select writer, topic, reason, -counted from {counted})
+        group by writer, topic, reason
+    """,
+    "spare_lines": """
+        select writer, topic, reason, count from {net_lines} where writer is not null and count > 0
+        union all
+        select null, topic, reason, sum(count) from {net_lines} where writer is null or count < 0 group by topic, reason
     """,
 }
-"""topic, reason, counted (at most so many lines of discard files are about discards that answers already count)."""
-_BY_LINES: Final = {
+"""writer, topic, reason, count (of the lines of discard files about discards that no answer counts).
+
+The writer of lines without headers is null. The answers count at most `counted` discards, and if fewer lines name their
+writer, the others may have no headers.
+"""
+_BY_STAMPS: Final = {
     "incomplete": """
-        select topic as pool, writer, topic, minute, sum(absent) as absent from (
+        select concat_ws(' ', topic, writer) as pool, writer, topic, minute, sum(absent) as absent from (
           select writer, topic, minute, is_open, absent - stray as absent from {strays}
           union all select writer, topic, minute, null, -count from {by_answers})
         group by writer, topic, minute having bool_or(is_open) and sum(absent) > 0
     """,
     "explanations": """
-        select topic as pool, reason, count - coalesce(counted, 0) as count
-        from {lines} left join {counted} using (topic, reason)
+        select concat_ws(' ', topic, writer) as pool, reason, count from {spare_lines} where writer is not null
     """,
+    **_OVERLAPS,
+    "by_writers": "select * from {overlaps} where count > 0 union all select * from {by_answers}",
+}
+"""The absent messages that answers, or lines that name their writer, explain, with the columns of `_OVERLAPS`."""
+_BY_LINES: Final = {
+    "incomplete": """
+        select topic as pool, writer, topic, minute, sum(absent) as absent from (
+          select writer, topic, minute, is_open, absent - stray as absent from {strays}
+          union all select writer, topic, minute, null, -count from {by_writers})
+        group by writer, topic, minute having bool_or(is_open) and sum(absent) > 0
+    """,
+    "explanations": "select topic as pool, reason, count from {spare_lines} where writer is null",
     **_OVERLAPS,
     "by_lines": "select * from {overlaps} where count > 0",
 }
-"""The absent messages that lines of discard files explain, with the columns of `_OVERLAPS`; here a pool is a topic."""
+"""The absent messages that lines without headers explain, with the columns of `_OVERLAPS`; here a pool is a topic."""
 _EXPLAINED: Final = {
     "all": """
         select topic, minute, '(stray)' as reason, stray as count from {strays} where stray > 0
-        union all select topic, minute, reason, count from {by_answers}
+        union all select topic, minute, reason, count from {by_writers}
         union all select topic, minute, reason, count from {by_lines}
     """,
     "explained": "select topic, minute, reason, sum(count) as count from {all} group by topic, minute, reason",
@@ -376,7 +388,7 @@ class AuditBooks:
 
     `balance`, `doubled` and `unknown_ranges` are the results of the queries of these names, and `out_of_order` is the
     result of `out_of_order_messages`. `tables` also has the inputs and `arrived`. `is_incomplete` is True if messages
-    are absent; then `tables` has `strays`, `by_answers` and `by_lines` as well.
+    are absent; then `tables` has `strays`, `by_writers` and `by_lines` as well.
     """
 
     balance: DataFrame
@@ -391,59 +403,6 @@ class AuditBooks:
 
     def __exit__(self, *error: object) -> None:
         self.tables.__exit__(*error)
-
-
-def read_ledger(
-    spark: SparkSession, directories: Sequence[str], topics: Sequence[str], changed_after: datetime | None = None
-) -> DataFrame:
-    """Read the entries of the ledgers, only from files written after `changed_after` (None: from all files).
-
-    Return a cached table, so that later commits do not change it; the caller releases it with `unpersist`. Columns are
-    added: `file`; `is_audited` is true for entries of `topics`; `writer` is as in the facts, or `plain` for messages
-    without stamps.
-
-    Raise LedgerFileError for a file that lacks a part of its contents, because losses of these messages are not found.
-    """
-    paths = visible_paths(directories, 0.0 if changed_after is None else changed_after.timestamp())
-    columns = f"{_LEDGER_COLUMNS}, {_CORRUPT_LINE} string"
-    with temporary_settings(spark, _FEW_LISTING_TASKS):
-        reader = spark.read.schema(columns).option("columnNameOfCorruptRecord", _CORRUPT_LINE)
-        rows = (
-            reader.json(paths).selectExpr("*", "input_file_name() as file")
-            if paths
-            else spark.createDataFrame([], f"{columns}, file string")
-        )
-    rows = rows.withColumn("is_audited", rows["topic"].isin(*topics))
-    entries = rows.selectExpr("*", "if(stamped, concat_ws('/', query, batch, partition), 'plain') as writer").cache()
-    try:
-        _check_entries(entries)
-    except BaseException:
-        entries.unpersist()
-        raise
-    return entries
-
-
-def _check_entries(entries: DataFrame) -> None:
-    """Raise LedgerFileError if a file has a cut line, or not all lines of an attempt."""
-    attempts = entries.groupBy("file", "query", "batch", "partition", "attempt").agg(
-        *expressions(
-            f"bool_or({_CORRUPT_LINE} is not null) as has_cut_line", "sum(rows) < max(attempt_rows) as lacks_lines"
-        )
-    )
-    damaged = attempts.where("has_cut_line or lacks_lines").orderBy("file", *expressions("not has_cut_line")).first()
-    if damaged is not None:
-        fault = "has a cut line" if damaged["has_cut_line"] else "lacks lines of a task attempt"
-        raise LedgerFileError(unquote(damaged["file"]).removeprefix("file://"), fault)
-
-
-def count_discard_lines(lines: DataFrame, topics: Sequence[str]) -> DataFrame:
-    """Count the lines of discard files by topic and reason.
-
-    Left out are lines about possible duplicates (`DUP`), and about abandoned attempts, because another attempt of the
-    task sends their messages.
-    """
-    discards = lines.where(f"event = 'DISC' and info != '{ABANDONED}'").where(lines["topic"].isin(*topics))
-    return discards.groupBy("topic", discards["info"].alias("reason")).count()
 
 
 def fill_books(facts: DataFrame, ledger: DataFrame, lines: DataFrame, minute_condition: str = "true") -> AuditBooks:
@@ -491,6 +450,6 @@ def _find_anomalies(tables: AuditTables) -> tuple[bool, bool]:
 
 def _explain_absent(tables: AuditTables) -> DataFrame:
     """Register the tables about explanations of absent messages, and return the result of `_EXPLAINED`."""
-    for steps in (_UNCLEAR, _STRAYS, _ANSWERED, _POOLS, _REPORTED, _BY_ANSWERS, _COUNTED, _BY_LINES):
+    for steps in (_UNCLEAR, _STRAYS, _ANSWERED, _POOLS, _REPORTED, _BY_ANSWERS, _SPARE_LINES, _BY_STAMPS, _BY_LINES):
         tables.register_cached(list(steps)[-1], tables.query(steps))
     return tables.query(_EXPLAINED)

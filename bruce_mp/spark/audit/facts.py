@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
-__all__ = ["ATTEMPT_PARTITION", "SCHEMA", "explode_facts", "facts_of", "latency_percentiles"]
+__all__ = ["ATTEMPT_PARTITION", "SCHEMA", "STAMP", "WRITER", "explode_facts", "facts_of", "latency_percentiles"]
 
 ATTEMPT_PARTITION: Final = ["topic", "partition", "writer", "attempt"]
 """The key of the messages of one attempt in one partition; only such messages have an order."""
@@ -53,6 +53,8 @@ _LAST_HEADER: Final = "try_element_at(headers, -1)"
 The value of a stamp is 16 digits (the number), a space, and the *tail*: 13 digits (the time), a space, and the
 *author*. The author is `TaskAttempt.author`: the writer, a slash and the attempt.
 """
+STAMP: Final = f"if({_LAST_HEADER}.key = 'bruce.stamp', {_LAST_HEADER}.value, null) as stamp"
+"""SQL for the stamp, from a column `headers` as that of Spark's Kafka source."""
 _PIECE_KEY: Final = ["topic", "partition", "tail", "kafka_ms", "is_append_time"]
 """Columns that are equal for all messages of a *piece*, which is a part of a fact (`_split_at_gaps`)."""
 _NUMBERS_PER_BLOCK: Final = 64
@@ -61,6 +63,9 @@ _NUMBER_COLUMNS: Final = {"shift": "place - first", "first": "first", "last": "l
 """Columns of `SCHEMA`, each with its expression for stamped messages; for messages without a stamp they are null."""
 _ATTEMPT: Final = "try_cast(substring_index(name, '/', -1) as int)"
 """SQL for the attempt, which is at the end of the author's text `name`; null if the text has no number there."""
+_HAS_ATTEMPT: Final = f"cast({_ATTEMPT} as string) = substring_index(name, '/', -1)"
+WRITER: Final = f"if({_HAS_ATTEMPT}, regexp_replace(name, '/[^/]*$', ''), name)"
+"""SQL for the writer in the author's text `name`; the whole author if it has no attempt."""
 
 
 def facts_of(messages: DataFrame) -> DataFrame:
@@ -77,7 +82,7 @@ def _read_stamps(messages: DataFrame) -> DataFrame:
     stamps = messages.selectExpr(
         "topic", "partition", "offset", "unix_millis(timestamp) as timestamp_ms",
         f"timestampType = {_LOG_APPEND_TIME} as is_append_time",
-        f"if({_LAST_HEADER}.key = 'bruce.stamp', {_LAST_HEADER}.value, null) as stamp",
+        STAMP,
     )  # fmt: skip
     fields = stamps.selectExpr("*", "try_cast(cast(substring(stamp, 1, 16) as string) as bigint) as signed_number")
     parsed = fields.selectExpr("*", "if(signed_number >= 0, signed_number, null) as number")
@@ -152,10 +157,10 @@ def _parse_tails(joined: DataFrame) -> DataFrame:
         "*", "try_cast(cast(substring(tail, 1, 13) as string) as bigint) as sent",
         "make_valid_utf8(cast(author as string)) as name",
     )  # fmt: skip
-    has_attempt, time_ms = f"cast({_ATTEMPT} as string) = substring_index(name, '/', -1)", "coalesce(sent, kafka_ms)"
+    time_ms = "coalesce(sent, kafka_ms)"
     return fields.selectExpr(
-        "topic", "partition", f"if({has_attempt}, regexp_replace(name, '/[^/]*$', ''), name) as writer",
-        f"if({has_attempt}, {_ATTEMPT}, if(name is null, null, 0)) as attempt",
+        "topic", "partition", f"{WRITER} as writer",
+        f"if({_HAS_ATTEMPT}, {_ATTEMPT}, if(name is null, null, 0)) as attempt",
         f"{time_ms} - {time_ms} % 60000 as minute",
         "sent", "if(is_append_time, greatest(kafka_ms, sent) - sent, null) as latency_ms",
         *(f"if(tail is null, null, {value}) as {name}" for name, value in _NUMBER_COLUMNS.items()),

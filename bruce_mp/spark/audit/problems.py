@@ -5,7 +5,7 @@ ledgers do not say which numbers went to which topic. So a range of absent messa
 the writer lost messages of only one topic. The problem of the range names each possible fate of the messages:
 `missing`, `discarded`, or `not audited` (if the task also sent to topics that are not audited).
 
-`balance.py` explains the tables `strays`, `by_answers`, `by_lines` and `arrived`.
+`balance.py` explains the tables `strays`, `by_writers`, `by_lines` and `arrived`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ PROBLEM_COLUMNS: Final = f"{_RANGE_COLUMNS}, messages long"
 _LOSSY_WRITERS: Final = {
     "entries": """
         select writer, topic, absent - stray as absent, is_open, 0L as answered, 0L as lines from {strays}
-        union all select writer, topic, 0L, null, count, 0L from {by_answers}
+        union all select writer, topic, 0L, null, count, 0L from {by_writers}
         union all select writer, topic, 0L, null, 0L, count from {by_lines}
     """,
     "absent": """
@@ -43,7 +43,7 @@ _LOSSY_WRITERS: Final = {
         select *, sum(lines) over of_topic as lines_of_topic, (sum(open) over of_topic) - open as open_of_others
         from {absent} window of_topic as (partition by topic)
     """,
-    # Lines of discard files do not name writers. But the lines of a topic that exceed the open messages of all other
+    # Lines without headers do not name writers. But the lines of a topic that exceed the open messages of all other
     # writers must be about this writer.
     "losses": """
         select writer, if(count(*) = 1, min(topic), null) as topic, sum(absent) as absent, sum(answered) as answered,
@@ -73,9 +73,10 @@ _LOSSY_WRITERS: Final = {
 
 `numbers_used` is how many sequence numbers the writer used, `begin_ms` the start of its first minute in the ledger, and
 `end_ms` the end of its last minute. `lossy_topic` is null if the absent messages may be of several topics. In the
-queries, `answered` and `lines` are the numbers of absent messages that answers and lines of discard files explain; of
-the writer's messages, lines explain at least `least_by_lines` and at most `most_by_lines`. `open` is the number of
-absent messages that only lines can explain: no answer does, and the writer has an unclear answer or no final one.
+queries, `answered` is the number of absent messages that answers, or lines that name their writer, explain, and `lines`
+that of lines without headers; of the writer's messages, these explain at least `least_by_lines` and at most
+`most_by_lines`. `open` is the number of absent messages that only such lines can explain: nothing else does, and the
+writer has an unclear answer or no final one.
 """
 _ABSENT_RANGES: Final = {
     "gaps": """

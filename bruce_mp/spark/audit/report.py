@@ -95,7 +95,7 @@ _UNAUDITED: Final = {
 _UNCONFIRMED: Final = {
     "entries": """
         select writer, topic, minute, absent - stray as missing, is_open from {strays}
-        union all select writer, topic, minute, -count, null from {by_answers}
+        union all select writer, topic, minute, -count, null from {by_writers}
         union all select writer, topic, minute, -count, null from {by_lines}
     """,
     "open": """

@@ -19,9 +19,10 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote
 
 from bruce_mp.errors import BruceError
-from bruce_mp.spark.audit.balance import TOPIC_AND_MINUTE, count_discard_lines, fill_books, read_ledger
+from bruce_mp.spark.audit.balance import TOPIC_AND_MINUTE, fill_books
 from bruce_mp.spark.audit.deleted_messages import describe_deleted
 from bruce_mp.spark.audit.facts import SCHEMA, facts_of, latency_percentiles
+from bruce_mp.spark.audit.inputs import DISCARD_COLUMNS, count_discard_lines, read_ledger
 from bruce_mp.spark.audit.kafka_source import MissingRecordsError, find_missing_offset, read_topics
 from bruce_mp.spark.audit.problems import PROBLEM_COLUMNS, find_problems
 from bruce_mp.spark.audit.report import (
@@ -72,7 +73,6 @@ _ADAPTIVE_SETTINGS: Final = {  # adaptive execution merges the 512 partitions of
 }
 _GLOB_CHARACTERS: Final = frozenset("*?[{")
 _LOCAL: Final = "file://"
-_DISCARD_COLUMNS: Final = "event string, topic string, info string, time_ms bigint"
 
 
 class AuditInputError(BruceError):
@@ -287,7 +287,7 @@ def _compare(
     is_small = ledger.size + total_size(plan.facts_directory) < _SMALL_AUDIT_BYTES
     facts = spark.read.schema(SCHEMA).option("recursiveFileLookup", "true").parquet(plan.facts_directory)
     entries = ledger.entries
-    lines = read_discard_lines(spark, plan.discards) if plan.discards else empty_table(spark, _DISCARD_COLUMNS)
+    lines = read_discard_lines(spark, plan.discards) if plan.discards else empty_table(spark, DISCARD_COLUMNS)
     if changed_after is not None:
         # A merged ledger file also has older commits, and the first micro-batch of `follow` all older messages. A
         # minute that only the facts or discard lines have would hide losses, so all begin with the same one.

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import pytest
 
-from bruce_mp.spark.audit.balance import count_discard_lines, fill_books, read_ledger
+from bruce_mp.spark.audit.balance import fill_books
 from bruce_mp.spark.audit.facts import SCHEMA
+from bruce_mp.spark.audit.inputs import DISCARD_COLUMNS, count_discard_lines, read_ledger
 from bruce_mp.spark.audit.problems import find_problems
 from bruce_mp.spark.audit.run import _SMALL_SETTINGS
 from bruce_mp.spark.ledger import MINUTE_MS, TaskAttempt, TaskResult, write_ledger
@@ -39,7 +40,8 @@ class Books:
 
     facts: list[tuple[Any, ...]] = field(default_factory=list)
     ledger: list[TaskResult] = field(default_factory=list)
-    lines: Counter[tuple[str, str]] = field(default_factory=Counter)
+    lines: Counter[tuple[str | None, str, str]] = field(default_factory=Counter)
+    """By writer (None: lines without headers), topic and reason."""
 
     def arrive(self, query: str | None, topic: str, numbers: Iterable[int], ms: int = M1, attempt: int = 0) -> None:
         """Add a fact for each message; None: messages without a stamp."""
@@ -62,8 +64,8 @@ class Books:
         write_ledger(f"{directory}/ledger", self.ledger)
         topics = sorted({topic for result in self.ledger for topic, _ in result.rows if not topic.startswith(OTHER)})
         facts = spark.createDataFrame(self.facts, SCHEMA).coalesce(1)
-        counts = [(topic, reason, count) for (topic, reason), count in self.lines.items()]
-        lines = spark.createDataFrame(counts, "topic string, reason string, count long").coalesce(1)
+        counts = [(*key, count) for key, count in self.lines.items()]
+        lines = spark.createDataFrame(counts, "writer string, topic string, reason string, count long").coalesce(1)
         ledger = read_ledger(spark, [f"{directory}/ledger"], topics).coalesce(1)
         sums: dict[str, Counter[str]] = {}
         with temporary_settings(spark, _SMALL_SETTINGS), fill_books(facts, ledger, lines) as books:
@@ -96,8 +98,10 @@ class Scene:
         own = {(self.topic(topic), minute): count for (topic, minute), count in rows.items()}
         self.books.enter(self.topic(query), own, acks, attempt, **more)
 
-    def add_line(self, topic: str, count: int, reason: str = "NO_MEM") -> None:
-        self.books.lines[self.topic(topic), reason] += count
+    def add_line(self, topic: str, count: int, reason: str = "NO_MEM", query: str | None = None) -> None:
+        """Add lines with the stamp of `query`; those of the query `plain` have only other headers, and of None none."""
+        author = f"{self.topic(query)}/-1/0" if query and query != "plain" else query
+        self.books.lines[author, self.topic(topic), reason] += count
 
 
 SCENES: Final[dict[str, Callable[[Scene], Balance]]] = {}
@@ -194,6 +198,36 @@ def a_line_of_a_replayed_message_explains_no_other_loss(books: Scene) -> Balance
     books.add_line("a", 10)
     books.enter("q2", {("a", M1): 6}, delivered=None)
     return {"a": {"sent": 16, "delivered": 10, "missing": 6}}
+
+
+@scenes(author=["other", "plain", "answered", "lossy"])
+def a_stamped_line_explains_a_loss_of_its_writer_only(books: Scene, author: str) -> Balance:
+    books.enter("answered", {("a", M1): 5, ("b", M1): 5}, delivered=7, discarded={"NO_MEM": 3})
+    books.arrive("answered", "a", range(5))
+    books.arrive("answered", "b", range(5, 10))  # a replay delivered the three
+    books.enter("lossy", {("a", M1): 5}, "received")
+    books.arrive("lossy", "a", range(2))
+    books.add_line("a", 3, query=author)
+    return {"a": {"sent": 10, "delivered": 7, ("discarded" if author == "lossy" else "missing"): 3}} | {
+        "b": {"sent": 5, "delivered": 5}
+    }
+
+
+@scene
+def a_line_without_a_stamp_explains_a_loss_of_plain_messages_only(books: Scene) -> Balance:
+    books.enter("q1", {("a", M1): 5}, "received")
+    books.enter("q2", {("a", M1): 5}, "received", stamped=False)
+    books.add_line("a", 9, query="plain")
+    return {"a": {"sent": 10, "discarded": 5, "missing": 5}}
+
+
+@scene
+def an_answer_counts_lines_with_and_without_headers_once(books: Scene) -> Balance:
+    books.enter("q1", {("a", M1): 5}, "received", discarded={"NO_MEM": 4})
+    books.add_line("a", 2, query="q1")
+    books.enter("q2", {("a", M1): 5}, "received")
+    books.add_line("a", 3)
+    return {"a": {"sent": 10, "discarded": 5, "missing": 5}}
 
 
 @scene
@@ -345,8 +379,16 @@ def test_the_balance_counts_each_message_and_each_discard_once(audited: Audited,
 
 def test_lines_of_abandoned_attempts_explain_no_loss(spark: SparkSession) -> None:
     infos = [("DISC", "a", "NO_MEM"), ("DISC", "a", "ABANDONED_ATTEMPT"), ("DUP", "a", "NONE"), ("DISC", "b", "NO_MEM")]
-    lines = spark.createDataFrame(infos, "event string, topic string, info string")
-    assert [tuple(row) for row in count_discard_lines(lines, ["a"]).collect()] == [("a", "NO_MEM", 1)]
+    lines = spark.createDataFrame([(event, topic, info, 0, None) for event, topic, info in infos], DISCARD_COLUMNS)
+    assert [tuple(row) for row in count_discard_lines(lines, ["a"]).collect()] == [(None, "a", "NO_MEM", 1)]
+
+
+def test_the_stamp_of_a_line_names_its_writer(spark: SparkSession) -> None:
+    stamp = ("bruce.stamp", bytearray(b"%016d %013d q/7/2/3" % (41, M1)))
+    headers = [[("other", None), stamp], [stamp, stamp], [stamp, ("other", bytearray(b""))], None, None]
+    lines = spark.createDataFrame([("DISC", "a", "NO_MEM", 0, each) for each in headers], DISCARD_COLUMNS)
+    counts = {row["writer"]: row["count"] for row in count_discard_lines(lines, ["a"]).collect()}
+    assert counts == {"q/7/2": 2, "plain": 1, None: 2}
 
 
 def fill_ranges(books: Scene) -> None:
@@ -450,7 +492,7 @@ def plant_case(chance: Random, books: Books, case: int) -> Truth:
     """Add up to four tasks with up to two topics in common, and a further one in some cases, which is not audited."""
     truth, topics = Truth(), [f"{case}a", f"{case}b"]
     has_other = chance.random() < 0.2
-    has_doubt, has_retries = chance.random() < 0.3, chance.random() < 0.5
+    has_doubt, has_retries, has_stamps = chance.random() < 0.3, chance.random() < 0.5, chance.random() < 0.5
     for number in range(chance.randrange(1, 5)):
         query, stamped = f"{case}-{number}", chance.random() < 0.7
         answer = chance.choice(["all", "all", "some", "none"])
@@ -474,7 +516,8 @@ def plant_case(chance: Random, books: Books, case: int) -> Truth:
                 reason = DOUBT if has_doubt and chance.random() < 0.5 else chance.choice(["NO_MEM", "RATE_LIMIT"])
                 arrives = reason == DOUBT and chance.random() < 0.5
                 reasons[reason] += 1
-                books.lines[topic, reason] += 1
+                writer = f"{query}/-1/0" if stamped else "plain"
+                books.lines[writer if has_stamps else None, topic, reason] += 1
                 truth.lines += 1
                 truth.has_spare_discards |= arrives or is_early
             if arrives:

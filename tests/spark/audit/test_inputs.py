@@ -13,7 +13,7 @@ from confluent_kafka import Producer
 from bruce_mp.devbroker.control import DevBroker
 from bruce_mp.errors import ExitCode
 from bruce_mp.spark.audit import run
-from bruce_mp.spark.audit.balance import read_ledger
+from bruce_mp.spark.audit.inputs import read_ledger
 from bruce_mp.spark.cli import main
 from bruce_mp.spark.ledger import TaskAttempt, TaskResult, write_ledger
 from bruce_mp.spark.ledger_files import MERGE_WIDTHS, LedgerFileError, merge_ledger
