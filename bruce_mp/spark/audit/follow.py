@@ -26,7 +26,7 @@ from bruce_mp.spark.kafka_admin import missing_topics
 from bruce_mp.spark.ledger import MINUTE_MS, write_atomically
 from bruce_mp.spark.ledger_files import visible_paths
 from bruce_mp.spark.pipelines.progress import Progress
-from bruce_mp.spark.storage import absolute_path, open_directory, read_texts
+from bruce_mp.spark.storage import absolute_path, list_files, open_directory, read_texts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -95,9 +95,21 @@ def follow(
 
 
 def _start_query(spark: SparkSession, plan: Follow) -> StreamingQuery:
-    """Start the query that reads new messages until it is stopped."""
-    remove_report(absolute_path(plan.audit.output))
-    open_directory(plan.audit.facts_directory)
+    """Start the query that reads new messages until it is stopped.
+
+    Without a checkpoint it reads all messages, so facts of earlier runs would double them. Raise AuditInputError if a
+    run without `--follow` has replaced the facts since the last read.
+    """
+    output = absolute_path(plan.audit.output)
+    system, facts = open_directory(plan.audit.facts_directory)
+    if not read_texts(f"{output}/checkpoint"):
+        system.delete_dir_contents(facts)
+    elif list_files(plan.audit.facts_directory)[1]:  # the facts of `follow` are in directories
+        raise AuditInputError(
+            f"--output {output}: an audit without --follow has replaced what --follow had read. Give another "
+            f"directory, or remove {output}/checkpoint to read the topics anew."
+        )
+    remove_report(output)
     return _facts_writer(spark, plan).trigger(processingTime=f"{plan.every_s} seconds").start()
 
 

@@ -18,10 +18,18 @@ from confluent_kafka import Producer
 from bruce_mp.devbroker.control import DevBroker
 from bruce_mp.errors import ExitCode
 from bruce_mp.spark import cli
-from bruce_mp.spark.audit.follow import Follow, _closed_minutes, _closed_until, _end, _remove_old_facts, follow
+from bruce_mp.spark.audit.follow import (
+    Follow,
+    _closed_minutes,
+    _closed_until,
+    _end,
+    _remove_old_facts,
+    _start_query,
+    follow,
+)
 from bruce_mp.spark.audit.kafka_source import stream_topics
 from bruce_mp.spark.audit.report import COUNTS, AuditVerdict, Summary
-from bruce_mp.spark.audit.run import Audit
+from bruce_mp.spark.audit.run import Audit, AuditInputError
 from bruce_mp.spark.cli import main
 from bruce_mp.spark.ledger import TaskAttempt, TaskResult, write_ledger
 from bruce_mp.spark.pipelines.progress import Progress
@@ -137,6 +145,26 @@ def test_the_last_report_ignores_what_is_committed_after_its_read_began(
     (file,) = (tmp_path / "ledger").iterdir()
     assert _end(spark, plan_of(audit)) == (1, replace(audit, ledgers=[str(file)]))
     assert len(list((tmp_path / "ledger").iterdir())) == 2
+
+
+def test_facts_of_other_runs_double_no_message(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    facts, checkpoint = tmp_path / "facts", tmp_path / "checkpoint"
+    start = SimpleNamespace(trigger=lambda **_: SimpleNamespace(start=lambda: None))
+    monkeypatch.setattr("bruce_mp.spark.audit.follow._facts_writer", lambda *_: start)
+    plan = plan_of(Audit("unused:1", [TOPIC], [], str(tmp_path)))
+    (facts / "00000007").mkdir(parents=True)
+    for name in ("part-0.parquet", "00000007/part-0.parquet"):
+        (facts / name).touch()
+    _start_query(cast("SparkSession", None), plan)
+    assert list(facts.iterdir()) == [], "without a checkpoint, all messages are read again"
+    checkpoint.mkdir()
+    (checkpoint / "metadata").touch()
+    (facts / "00000000").mkdir()
+    _start_query(cast("SparkSession", None), plan)
+    assert (facts / "00000000").exists()
+    (facts / "part-0.parquet").touch()
+    with pytest.raises(AuditInputError, match=f"remove {checkpoint} to read"):
+        _start_query(cast("SparkSession", None), plan)
 
 
 def test_facts_outside_the_window_are_removed(tmp_path: Path) -> None:
