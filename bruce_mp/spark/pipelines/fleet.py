@@ -203,18 +203,19 @@ def _counter_increases(samples: DataFrame) -> DataFrame:
 
     A counter that is lower than in the sample before has started again at 0, in a new slab.
     """
-    counters = samples.where("kind = 'counter' and startswith(name, 'discarded ')").selectExpr(
+    counters = samples.where("kind = 'counter'").selectExpr(
         "daemon",
-        "at_ms",
+        "dense_rank() over (partition by daemon order by at_ms) as sample",
         "substring(name, 11) as reason",  # after the 10 characters of 'discarded '
         "value",
+        "startswith(name, 'discarded ') as is_discard",
     )
-    # A daemon lists a reason only after the first discard for it. So a reason that is new in a sample has risen from 0,
-    # except in the daemon's first sample, because the discards in it may be old.
-    before = "lag(value) over (partition by daemon, reason order by at_ms)"
-    with_before = counters.selectExpr("*", f"{before} as before").join(_first_samples(samples), "daemon")
-    start = "coalesce(before, if(at_ms = first_ms, value, 0))"
-    return with_before.selectExpr("daemon", "reason", f"if(value >= {start}, value - {start}, value) as increase")
+    # A daemon lists a reason only after the first discard for it. So a reason that the sample before lacks has risen
+    # from 0, except in the daemon's first sample, because the discards in it may be old.
+    by_reason = "over (partition by daemon, reason order by sample)"
+    start = f"if(sample = 1, value, if(lag(sample) {by_reason} = sample - 1, lag(value) {by_reason}, 0))"
+    with_start = counters.where("is_discard").selectExpr("*", f"{start} as start")
+    return with_start.selectExpr("daemon", "reason", "if(value >= start, value - start, value) as increase")
 
 
 def _by_daemon(samples: DataFrame, increases: DataFrame) -> DataFrame:

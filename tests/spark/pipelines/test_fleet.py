@@ -143,10 +143,11 @@ def test_counter_increases_are_computed_across_slab_replacements(spark: SparkSes
     rows = [
         counter(1, "a", "NO_MEM", 100), counter(2, "a", "NO_MEM", 130), counter(2, "a", "LONG_MSG", 7),
         counter(3, "a", "NO_MEM", 5), counter(1, "b", "NO_MEM", 50), counter(2, "b", "NO_MEM", 50),
+        counter(4, "a", "LONG_MSG", 9),
     ]  # fmt: skip
     found: FleetRanking = rank_daemons(spark.createDataFrame(rows, f"at_ms long, daemon string, {SAMPLE_COLUMNS}"))
-    assert [(row["daemon"], row["discarded"]) for row in found.daemons] == [("a", 42), ("b", 0)]
-    assert [(row["reason"], row["discarded"]) for row in found.reasons] == [("NO_MEM", 35), ("LONG_MSG", 7)]
+    assert [(row["daemon"], row["discarded"]) for row in found.daemons] == [("a", 51), ("b", 0)]
+    assert [(row["reason"], row["discarded"]) for row in found.reasons] == [("NO_MEM", 35), ("LONG_MSG", 16)]
 
 
 def send_to(daemon: Daemon, *frames: bytes) -> None:
