@@ -9,6 +9,7 @@ from __future__ import annotations
 import signal
 import sys
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from functools import partial
 from threading import Event
 from typing import TYPE_CHECKING, Final
 
@@ -254,20 +255,30 @@ def _add_audit_arguments(parser: ArgumentParser) -> None:
         "--follow", action="store_true",
         help="keep running, and report again whenever all messages of a minute should have arrived (--lateness)",
     )  # fmt: skip
-    for name, (default, text) in _FOLLOW_ARGUMENTS.items():
-        parser.add_argument(f"--{name}", metavar="S", type=int, default=default, help=f"with --follow: {text}")
+    for name, (least, default, text) in _FOLLOW_ARGUMENTS.items():
+        seconds = partial(_parse_seconds, least)
+        parser.add_argument(f"--{name}", metavar="S", type=seconds, default=default, help=f"with --follow: {text}")
     parser.add_argument(
         "--stop-when-bad", action="store_true", help="with --follow: end with status 3 after the first bad report"
     )
 
 
 _FOLLOW_ARGUMENTS: Final = {
-    "every": (30, "seconds between reads of Kafka (default 30)"),
-    "lateness": (120, "seconds that a message may arrive late (default 120)"),
-    "window": (7200, "length in seconds of the period that each report covers (default 7200)"),
-    "until-idle": (None, "end after this many seconds without messages"),
+    "every": (0, 30, "seconds between reads of Kafka (default 30)"),
+    "lateness": (0, 120, "seconds that a message may arrive late (default 120)"),
+    "window": (60, 7200, "length in seconds of the period that each report covers (default 7200)"),
+    "until-idle": (0, None, "end after this many seconds without messages"),
 }
-"""The arguments of `--follow` that are a number of seconds, each with its default and its help."""
+"""The arguments of `--follow` that are a number of seconds, each with its minimum, its default and its help.
+
+A window shorter than a minute has no minutes to report.
+"""
+
+
+def _parse_seconds(least: int, text: str) -> int:
+    if not text.isdecimal() or int(text) < least:
+        raise ArgumentTypeError(f"'{text}' is not a whole number from {least} up")
+    return int(text)
 
 
 def _run_audit(args: Namespace) -> int:

@@ -6,7 +6,7 @@ in brackets, as the texts of Spark's own errors do.
 
 from __future__ import annotations
 
-from bruce_mp.errors import BruceError
+from bruce_mp.errors import BruceError, ExitCode
 
 __all__ = ["OptionError", "RowError", "SchemaError", "SinkError", "TaskError", "WorkerPythonError", "WriteOnlyError"]
 
@@ -24,6 +24,7 @@ class OptionError(SinkError):
     """An unknown option or an invalid value. Raised on the driver."""
 
     condition = "BRUCE_OPTION"
+    exit_code = ExitCode.USAGE
 
 
 class SchemaError(SinkError):

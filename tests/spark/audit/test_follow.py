@@ -147,6 +147,14 @@ def test_the_last_report_ignores_what_is_committed_after_its_read_began(
     assert len(list((tmp_path / "ledger").iterdir())) == 2
 
 
+@pytest.mark.parametrize("argument", ["--window=59", "--window=-3600", "--lateness=-1", "--every=1.5"])
+def test_a_wrong_number_of_seconds_is_refused(argument: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as exited:
+        main(["audit", "--bootstrap=b", "--topic=t", "--ledger=l", "--output=o", "--follow", argument])
+    assert exited.value.code == ExitCode.USAGE
+    assert "is not a whole number from" in capsys.readouterr().err
+
+
 def test_facts_of_other_runs_double_no_message(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     facts, checkpoint = tmp_path / "facts", tmp_path / "checkpoint"
     start = SimpleNamespace(trigger=lambda **_: SimpleNamespace(start=lambda: None))

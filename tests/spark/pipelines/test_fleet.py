@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 from bruce_mp.devbroker.control import DevBroker
+from bruce_mp.errors import ExitCode
 from bruce_mp.protocol.client.fence import encode_begin
 from bruce_mp.protocol.client.messages import encode
+from bruce_mp.spark.cli import main
 from bruce_mp.spark.errors import OptionError
 from bruce_mp.spark.pipelines.fleet import (
     SAMPLE_COLUMNS,
@@ -118,6 +120,11 @@ def test_read_hosts_merges_arguments_and_the_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("spark_defaults")
+def test_a_command_without_hosts_is_an_error_of_usage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["fleet", f"--output={tmp_path}"]) == ExitCode.USAGE
+    assert capsys.readouterr().err.startswith("bruce-spark: [BRUCE_OPTION] No daemons to ask")
+
+
 def test_tasks_collect_samples_and_append_to_the_table(spark: SparkSession, tmp_path: Path) -> None:
     with daemon(PAGES) as address:
         for rounds in (2, 1):
