@@ -27,7 +27,7 @@ from bruce_mp.spark.pipelines.running_stages import RunningStages
 from bruce_mp.spark.storage import read_texts
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from typing import Self
 
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -45,6 +45,8 @@ CORRUPT_COLUMN: Final = "_corrupt_record"
 MODES: Final = ("deadletter", "failfast", "permissive")
 _FORMATS_WITH_MODE: Final = frozenset({"csv", "json"})
 """Formats with lines that may be malformed."""
+_CSV_DEFAULTS: Final = {"header": "true", "columnPruning": "false"}
+"""By default, Spark parses only the selected columns of a line, and so overlooks that it is malformed."""
 _FILES_OF_ANY_AGE: Final = {"maxFileAge": "36500d"}
 """By default, a later run of Spark's stream ignores new files that are a week older than the newest one it has read."""
 
@@ -259,6 +261,9 @@ def _read_files(spark: SparkSession, plan: Backfill, *, streaming: bool) -> Data
     options = {**_reader_defaults(plan), **plan.reader}
     inferred = spark.read.format(plan.format).options(**options).load(plan.path).schema
     schema = _explicit_schema(inferred, plan) if plan.format in _FORMATS_WITH_MODE else inferred
+    if plan.format == "csv" and not _has_generated_names(inferred.names):
+        # A file with other columns than the first one, or in another order, is an error.
+        options = {"enforceSchema": "false", **options}
     if not streaming:
         return spark.read.format(plan.format).schema(schema).options(**options).load(plan.path)
     path, chosen = plan.path, {**_FILES_OF_ANY_AGE, **options, "maxFilesPerTrigger": str(plan.files_per_chunk)}
@@ -268,13 +273,23 @@ def _read_files(spark: SparkSession, plan: Backfill, *, streaming: bool) -> Data
     return spark.readStream.format(plan.format).schema(schema).options(**chosen).load(path)
 
 
-def _reader_defaults(plan: Backfill) -> dict[str, str]:
-    header = {"header": "true"} if plan.format == "csv" else {}
+def _has_generated_names(columns: Sequence[str]) -> bool:
+    """Return True if a CSV header may have had empty or equal names, which Spark replaces by ones with numbers.
+
+    Spark would not find its own names in the header.
+    """
+    numbered = ((str(number), name.lower()) for number, name in enumerate(columns))
+    stems = Counter(name.removesuffix(number) for number, name in numbered if name.endswith(number))
+    return "_c" in stems or max(stems.values(), default=0) > 1
+
+
+def _reader_defaults(plan: Backfill) -> Mapping[str, str]:
+    defaults = _CSV_DEFAULTS if plan.format == "csv" else {}
     if plan.format not in _FORMATS_WITH_MODE:
-        return header
+        return defaults
     if plan.mode == "deadletter":
-        return {**header, "mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT_COLUMN}
-    return {**header, "mode": plan.mode.upper()}
+        return {**defaults, "mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT_COLUMN}
+    return {**defaults, "mode": plan.mode.upper()}
 
 
 def _explicit_schema(inferred: StructType, plan: Backfill) -> StructType:

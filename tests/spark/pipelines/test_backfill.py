@@ -158,6 +158,27 @@ def test_a_dry_run_counts_sendable_and_invalid_rows(spark: SparkSession, tmp_pat
     assert dry_run(spark, plan_for(tmp_path, "/nobody", topic="to", value="text")).topics["t"] == (1, 1)
 
 
+def test_a_csv_file_with_columns_in_another_order_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("user,amount\n" + "ann,2\n" * 9)
+    (tmp_path / "b.csv").write_text("amount,user\n2,ann\n")
+    plan = plan_for(tmp_path, "/nobody", path=f"{tmp_path}/*.csv", format="csv")
+    with pytest.raises(Exception, match=r"FAILED_READ_FILE[^\n]*/b\.csv"):
+        dry_run(spark, plan)
+    assert dry_run(spark, replace(plan, reader={"enforceschema": "true"})).message_count == 10
+
+
+def test_a_malformed_csv_line_is_a_bad_row_whatever_columns_are_selected(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("user,amount\nann,2\nbob\n")
+    found = dry_run(spark, plan_for(tmp_path, "/nobody", path=str(tmp_path), format="csv", value="user"))
+    assert (found.message_count, found.bad_row_counts) == (1, {"malformed input": 1})
+
+
+@pytest.mark.parametrize("header", [",a", "a,A"])
+def test_a_csv_header_may_have_empty_and_equal_names(spark: SparkSession, tmp_path: Path, header: str) -> None:
+    (tmp_path / "a.csv").write_text(f"{header}\n0,1\n")
+    assert dry_run(spark, plan_for(tmp_path, "/nobody", path=str(tmp_path), format="csv")).message_count == 1
+
+
 @pytest.mark.parametrize("kind", ["json", "csv"])
 def test_malformed_lines_are_bad_rows_unless_another_mode_is_chosen(
     spark: SparkSession, tmp_path: Path, kind: str
