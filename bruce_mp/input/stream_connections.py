@@ -13,6 +13,7 @@ free, the worker reads no client at all.
 from __future__ import annotations
 
 import logging
+import mmap
 import select
 import socket
 from collections import Counter as Tally  # `Counter` is the enum of telemetry
@@ -59,7 +60,7 @@ STREAM_COUNTERS: Final = StreamCounters(
 _MAX_WAIT_MS: Final = 100
 """Longest call of the intake, because the loop reads the supervisor's control messages only between two calls."""
 _BUFFER_BYTES: Final = 1 << 20
-"""Size of the common buffer."""
+"""Size of the common buffer, which begins at a page for the reason in docs/decisions/measurements.md."""
 _MAX_READ: Final = 256 << 10
 """Maximum number of bytes in one read, so that a fast client leaves room for others."""
 _MAX_EVENTS: Final = 512
@@ -105,7 +106,7 @@ class StreamConnections:
         self._descriptors: dict[StreamClientState, int] = {}
         self._closing: set[int] = set()
         """Descriptors of the connections with `is_closing`."""
-        self._buffer = memoryview(bytearray(_BUFFER_BYTES))
+        self._buffer = memoryview(mmap.mmap(-1, _BUFFER_BYTES, mmap.MAP_PRIVATE))
         self._epoll = select.epoll()
         self._listeners = Listeners(listeners, self._epoll, loop, row, self._add_connection)
         self._paused = PausedConnections(loop, self._retry)
@@ -347,7 +348,7 @@ class StreamConnections:
         """
         client = self._connections[descriptor].client
         if client.full_size > MIN_READ:
-            self._read_long(descriptor)
+            self._read_long(descriptor, fill)
             return None
         begin = fill + len(client.unprocessed)
         count = self._receive(descriptor, self._buffer[begin : begin + _MAX_READ])
@@ -356,13 +357,13 @@ class StreamConnections:
         self._buffer[fill:begin] = client.unprocessed
         return Portion(client, fill, begin + count)
 
-    def _read_long(self, descriptor: int) -> None:
+    def _read_long(self, descriptor: int, fill: int) -> None:
         """Read a message longer than `MIN_READ` into `unprocessed`, which grows with the received bytes."""
         client = self._connections[descriptor].client
-        scratch = bytearray(min(_MAX_READ, client.full_size - len(client.unprocessed)))
-        count = self._receive(descriptor, memoryview(scratch))
+        room = self._buffer[fill : fill + min(_MAX_READ, client.full_size - len(client.unprocessed))]
+        count = self._receive(descriptor, room)
         if count:
-            client.unprocessed += scratch[:count]
+            client.unprocessed += room[:count]
             if len(client.unprocessed) >= client.full_size:
                 self._admit_rest(descriptor)
             else:
