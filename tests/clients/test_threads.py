@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.process
 
-BOTH_WAIT_S: Final = 0.3
+BOTH_WAIT_S: Final = 1.0
+"""Time after the first barrier in which the other thread begins its flush, too."""
 RUBY: Final = """
 require './bruce'
 client = Bruce::StreamClient.new(path: ARGV[0])

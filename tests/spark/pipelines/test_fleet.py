@@ -119,12 +119,12 @@ def test_read_hosts_merges_arguments_and_the_file(tmp_path: Path) -> None:
         read_hosts([], str(tmp_path / "missing"))
 
 
-@pytest.mark.usefixtures("spark_defaults")
 def test_a_command_without_hosts_is_an_error_of_usage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["fleet", f"--output={tmp_path}"]) == ExitCode.USAGE
     assert capsys.readouterr().err.startswith("bruce-spark: [BRUCE_OPTION] No daemons to ask")
 
 
+@pytest.mark.usefixtures("spark_defaults")
 def test_tasks_collect_samples_and_append_to_the_table(spark: SparkSession, tmp_path: Path) -> None:
     with daemon(PAGES) as address:
         for rounds in (2, 1):
