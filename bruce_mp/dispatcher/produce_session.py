@@ -336,8 +336,8 @@ class ProduceSession:
     def _on_closed_by_broker(self) -> None:
         """Open another connection for the next message; get new metadata first if messages wait or may be refused.
 
-        Messages wait here only during a back-off or throttling, and a broker that closes each connection would
-        otherwise be connected to without delay until its end.
+        Messages wait at an open connection only in a back-off, or while the broker throttles the dispatcher.  Without
+        the new metadata, the dispatcher would connect at once, as often as the broker closes the connection.
         """
         self._row.add(Counter.ConnectorSocketBrokerClose)
         self._status.on_closed()

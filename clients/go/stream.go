@@ -81,7 +81,7 @@ type StreamClient struct {
 	waitingBytes int
 	requests     []*flushRequest // that the writer does not have yet
 	lost         levelCounts     // of ended connections: messages that may not have reached the level
-	uncertain    levelCounts     // the lost messages that no error has told
+	uncertain    levelCounts     // the lost messages that no error has reported
 	closing      bool
 	wasDenied    bool          // the last attempt to connect failed for want of permission
 	denied       error         // of the last attempt, if the one before it was denied, too
@@ -268,13 +268,13 @@ func (c *StreamClient) lostMessages(level Level) int64 {
 }
 
 // takeError returns the error for the messages that may not have reached the level; others may be left for a stronger one.
-// While a flush waits for another one, that one may tell the error for both.
+// While a flush waits for another one, that one may report the error for both.
 func (c *StreamClient) takeError(request *flushRequest) error {
-	untold := c.uncertain[request.level]
+	unreported := c.uncertain[request.level]
 	for level := range c.uncertain {
-		c.uncertain[level] -= min(c.uncertain[level], untold)
+		c.uncertain[level] -= min(c.uncertain[level], unreported)
 	}
-	if messages := max(untold, c.lost[request.level]-request.lostBefore); messages > 0 {
+	if messages := max(unreported, c.lost[request.level]-request.lostBefore); messages > 0 {
 		return &UncertainError{messages}
 	}
 	return nil

@@ -435,7 +435,7 @@ module Bruce
       @denials = 0 # consecutive attempts to connect that failed for want of permission
       @breaks = 0
       @lost = Hash.new(0) # of ended connections, by level: messages that may not have reached it
-      @uncertain = Hash.new(0) # of the lost messages, those that no error has told
+      @uncertain = Hash.new(0) # of the lost messages, those that no error has reported
       @written_messages = 0
       @flushed = NOTHING
       @confirmed = Hash.new(0) # of the written messages, by level
@@ -701,11 +701,11 @@ module Bruce
     end
 
     # Raise the error for the messages that may not have reached the level; others may be left for a stronger one. While
-    # a flush waits for that of another thread, the latter may tell the error for both.
+    # a flush waits for that of another thread, the latter may report the error for both.
     def raise_uncertain(level, lost_before)
-      untold = @uncertain[level]
-      @uncertain.transform_values! { |count| [count - untold, 0].max }
-      uncertain = [untold, @lost[level] - lost_before].max
+      unreported = @uncertain[level]
+      @uncertain.transform_values! { |count| [count - unreported, 0].max }
+      uncertain = [unreported, @lost[level] - lost_before].max
       raise FlushError.new(:broken, uncertain) if uncertain.positive?
     end
 

@@ -245,7 +245,7 @@ class StreamClient {
     this.#denials = link.isDenied ? this.#denials + 1 : 0;
     this.#retryLater();
     if (this.#denials > 1) this.#onDenied();
-    const uncertain = { ...this.#uncertain }; // the error of one flush does not tell the others
+    const uncertain = { ...this.#uncertain }; // each waiting flush reports them
     for (const flush of [...this.#flushes]) {
       const count = uncertain[flush.level];
       if (count === 0) continue;

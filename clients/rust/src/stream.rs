@@ -148,7 +148,7 @@ struct State {
     flush: Option<Flush>,
     /// Of ended connections, by level: the messages that may not have reached it.
     lost: [u64; LEVELS],
-    /// The lost messages that no error has told.
+    /// The lost messages that no error has reported.
     uncertain: [u64; LEVELS],
     is_closing: bool,
     is_aborted: bool,
@@ -189,11 +189,11 @@ impl Flush {
 
 impl State {
     /// Returns the error for the messages that may not have reached the level; others may be left for a stronger one.
-    /// While a flush waits for another one, that one may tell the error for both.
+    /// While a flush waits for another one, that one may report the error for both.
     fn take_uncertain(&mut self, level: Level, lost_before: u64) -> Option<FlushError> {
-        let untold = self.uncertain[level as usize];
-        self.uncertain = self.uncertain.map(|count| count.saturating_sub(untold));
-        let uncertain = untold.max(self.lost[level as usize] - lost_before);
+        let unreported = self.uncertain[level as usize];
+        self.uncertain = self.uncertain.map(|count| count.saturating_sub(unreported));
+        let uncertain = unreported.max(self.lost[level as usize] - lost_before);
         (uncertain > 0).then_some(FlushError::Broken(uncertain))
     }
 

@@ -60,7 +60,7 @@ public final class StreamClient implements Closeable {
     private final List<FlushRequest> requests = new ArrayList<>();
     private long waitingBytes;
     private volatile EnumMap<FlushLevel, Long> lost = noCounts(); // messages that may not have reached the level
-    private final EnumMap<FlushLevel, Long> uncertain = noCounts(); // the lost ones that no exception has told
+    private final EnumMap<FlushLevel, Long> uncertain = noCounts(); // the lost ones that no exception has reported
     private Connection connection;
     private SocketChannel opened;
     private long backoffMillis; // between the start of the last attempt to connect and the next one
@@ -277,12 +277,12 @@ public final class StreamClient implements Closeable {
 
     /**
      * Returns the number of messages that may not have reached the level, and leaves others for a stronger one. While a flush
-     * waits for another one, that one may tell the exception for both.
+     * waits for another one, that one may report them for both.
      */
     private long takeUncertain(FlushRequest request) {
-        long untold = uncertain.get(request.level);
-        uncertain.replaceAll((level, count) -> Math.max(0, count - untold));
-        return Math.max(untold, lost.get(request.level) - request.lostBefore);
+        long unreported = uncertain.get(request.level);
+        uncertain.replaceAll((level, count) -> Math.max(0, count - unreported));
+        return Math.max(unreported, lost.get(request.level) - request.lostBefore);
     }
 
     private static EnumMap<FlushLevel, Long> noCounts() {
