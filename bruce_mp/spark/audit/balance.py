@@ -384,7 +384,7 @@ _ANOMALIES: Final = {
 
 @dataclass(frozen=True)
 class AuditBooks:
-    """The result tables of the audit. The end of the `with` block releases the cached tables.
+    """The result tables of the audit. The end of the `with` block drops the tables.
 
     `balance`, `doubled` and `unknown_ranges` are the results of the queries of these names, and `out_of_order` is the
     result of `out_of_order_messages`. `tables` also has the inputs and `arrived`. `is_incomplete` is True if messages
@@ -421,14 +421,14 @@ def fill_books(facts: DataFrame, ledger: DataFrame, lines: DataFrame, minute_con
     }  # fmt: skip
     for name, table in inputs.items():
         tables.register(name, table)
-    arrived = tables.register_cached("arrived", tables.query(_ARRIVED))
+    arrived = tables.register_computed("arrived", tables.query(_ARRIVED))
     tables.register("arrived_in_minutes", arrived.where(minute_condition))
     tables.register("plain", tables.query(_PLAIN))
-    tables.register_cached("cells", tables.query(_CELLS))
+    tables.register_computed("cells", tables.query(_CELLS))
     incomplete, disordered = _find_anomalies(tables)
     no_messages = empty_table(tables.spark, OUT_OF_ORDER_COLUMNS)
     out_of_order = (
-        tables.register_cached("out_of_order", out_of_order_messages(arrived))
+        tables.register_computed("out_of_order", out_of_order_messages(arrived))
         if disordered
         else tables.register("out_of_order", no_messages)
     )
@@ -451,5 +451,5 @@ def _find_anomalies(tables: AuditTables) -> tuple[bool, bool]:
 def _explain_absent(tables: AuditTables) -> DataFrame:
     """Register the tables about explanations of absent messages, and return the result of `_EXPLAINED`."""
     for steps in (_UNCLEAR, _STRAYS, _ANSWERED, _POOLS, _REPORTED, _BY_ANSWERS, _SPARE_LINES, _BY_STAMPS, _BY_LINES):
-        tables.register_cached(list(steps)[-1], tables.query(steps))
+        tables.register_computed(list(steps)[-1], tables.query(steps))
     return tables.query(_EXPLAINED)

@@ -149,7 +149,7 @@ def find_problems(books: AuditBooks, balance: DataFrame, minute_condition: str) 
     """
     tables = books.tables
     if books.is_incomplete:
-        tables.register_cached("lossy_writers", tables.query(_LOSSY_WRITERS))
+        tables.register_computed("lossy_writers", tables.query(_LOSSY_WRITERS))
         absent = tables.query(_ABSENT_RANGES)
     else:
         absent = empty_table(tables.spark, f"{_RANGE_COLUMNS}, minute long")

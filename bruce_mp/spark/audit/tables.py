@@ -1,14 +1,17 @@
 """Give tables names for the audit's queries in SQL, and drop the names afterwards.
 
 Spark analyzes an SQL text once, but a DataFrame after each of its operations. For small tables this analysis takes
-longer than the query itself.
+longer than the query itself. So does the planning of a query over cached tables: the plan has the steps of every
+reference to a cached table, and each of these has those of its own inputs.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Final, Self
 from uuid import uuid4
+
+from bruce_mp.spark.session import temporary_settings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -17,10 +20,13 @@ if TYPE_CHECKING:
 
 __all__ = ["AuditTables", "empty_table"]
 
+_CHECKPOINT_SETTINGS: Final = {"spark.sql.constraintPropagation.enabled": "false"}
+"""Without it, `localCheckpoint` of a union of such tables fails in Spark 4.3 ("key not found")."""
+
 
 @dataclass
 class AuditTables:
-    """Named tables, each a temporary view. The end of the `with` block drops the views and the cached tables."""
+    """Named tables, each a temporary view. The end of the `with` block drops the views."""
 
     spark: SparkSession
     _prefix: str = field(default_factory=lambda: f"bruce_{uuid4().hex}")
@@ -30,10 +36,9 @@ class AuditTables:
         return self
 
     def __exit__(self, *_: object) -> None:
-        # Spark plans all cached tables anew that depend on a released one, so the later tables are released first.
-        for name, table in reversed(self._tables.items()):
+        for name in self._tables:
             self.spark.catalog.dropTempView(self._view(name))
-            table.unpersist()
+        self._tables.clear()  # Spark removes the rows of a computed table that nothing refers to
 
     def __getitem__(self, name: str) -> DataFrame:
         return self._tables[name]
@@ -44,9 +49,13 @@ class AuditTables:
         self._tables[name] = table
         return table
 
-    def register_cached(self, name: str, table: DataFrame) -> DataFrame:
-        """Name a table for later queries, let Spark cache it in memory at the first use, and return it."""
-        return self.register(name, table.cache())
+    def register_computed(self, name: str, table: DataFrame) -> DataFrame:
+        """Compute a table, keep its rows in the executors, name it for later queries, and return it without its plan.
+
+        A later query fails if an executor with some of the rows has ended.
+        """
+        with temporary_settings(self.spark, _CHECKPOINT_SETTINGS):
+            return self.register(name, table.localCheckpoint())
 
     def query(self, steps: Mapping[str, str]) -> DataFrame:
         """Return the result of the last step; `steps` are SQL texts by name.
