@@ -7,6 +7,9 @@ Therefore a minute is also closed once all messages in Kafka are read and the mi
 interval of reads. Each report covers all closed minutes of the window, so messages that come after their minute is
 closed count in the next report. The first report after a longer pause also covers the minutes since the last one.
 
+A task commits to the ledger after the delivery of its messages. So a report covers the files of the ledgers that were
+there before the last read of Kafka began: in newer ones, messages may be of closed minutes, but not read.
+
 OUTPUT/checkpoint keeps the progress of reading, and OUTPUT/reported the end of the last report.
 """
 
@@ -42,6 +45,8 @@ __all__ = ["Follow", "follow"]
 _POLL_INTERVAL_S: Final = 1
 _MAX_LAST_READ_S: Final = 30
 """A limit of the read before the last report, because systemd kills a service 90 s after SIGTERM."""
+_MAX_LISTING_AGE_MS: Final = 20 * 60_000
+"""A limit of the age of a list of ledger files, because files that a merge has covered are removed after an hour."""
 _REPORTED_UNTIL: Final = "until_ms"
 _NONE_CLOSED: Final = -1  # instead of the end of a minute
 
@@ -77,9 +82,12 @@ def follow(
             f"--topic {', '.join(absent)}: the brokers have no such topic. Create it, or audit without --follow, which "
             "counts its messages as missing."
         )
+    ledgers = _EarlierLedgers(plan)
     query = _start_query(spark, plan)
     try:
-        for closed_until_ms, audit in _closed_minutes(query, plan, stop or Event(), display, lambda: _end(spark, plan)):
+        for closed_until_ms, audit in _closed_minutes(
+            query, ledgers, stop or Event(), display, lambda: _end(spark, plan)
+        ):
             _remove_old_facts(plan)
             check_paths(spark, plan.audit)  # not before the first report, because a ledger may appear after the start
             first_ms = min(closed_until_ms - plan.window_s * 1000, _reported_until(plan))
@@ -121,13 +129,33 @@ def _facts_writer(spark: SparkSession, plan: Follow) -> DataStreamWriter:
     return writer.foreachBatch(lambda batch, number: write_facts(batch, f"{plan.audit.facts_directory}/{number:08}"))
 
 
+def _audit_of_present_files(plan: Follow) -> Audit:
+    """Return the plan's audit with the present files of the ledgers only; a glob still has all files."""
+    return replace(plan.audit, ledgers=visible_paths(plan.audit.ledgers, _oldest_needed(plan).timestamp()))
+
+
+class _EarlierLedgers:
+    """The files of the ledgers that were there before the last finished read of Kafka began."""
+
+    def __init__(self, plan: Follow) -> None:
+        self.plan = plan
+        self.audit = self._next_audit = _audit_of_present_files(plan)
+        """The plan's audit with only these files."""
+        self._next_ms = _now_ms()
+
+    def follow_reads(self, read_ms: int) -> None:
+        """Change to newer files if the last read of Kafka began after their listing, and list the next ones."""
+        if max(read_ms, _now_ms() - _MAX_LISTING_AGE_MS) > self._next_ms:
+            self.audit, self._next_audit = self._next_audit, _audit_of_present_files(self.plan)
+            self._next_ms = _now_ms()
+
+
 def _end(spark: SparkSession, plan: Follow) -> tuple[int, Audit] | None:
     """Read the messages that came after the last read, and return what the last report covers; None if it takes long.
 
-    The report covers the time until now, and the present files of the ledgers, because tasks that commit later may have
-    sent messages that are not read. A glob still has all files.
+    The report covers the time until now, and the present files of the ledgers.
     """
-    audit = replace(plan.audit, ledgers=visible_paths(plan.audit.ledgers, _oldest_needed(plan).timestamp()))
+    audit = _audit_of_present_files(plan)
     now_ms = _now_ms()
     query = _facts_writer(spark, plan).trigger(availableNow=True).start()
     try:
@@ -138,7 +166,7 @@ def _end(spark: SparkSession, plan: Follow) -> tuple[int, Audit] | None:
 
 def _closed_minutes(
     query: StreamingQuery,
-    plan: Follow,
+    ledgers: _EarlierLedgers,
     stop: Event,
     display: Progress,
     end: Callable[[], tuple[int, Audit] | None],
@@ -148,7 +176,7 @@ def _closed_minutes(
     Yield once more when the audit ends: the result of `end` if the query has read all messages in Kafka, so that the
     last report covers everything, or else the end of the last closed minute again.
     """
-    closed_until_ms, last_message_s, last_batch = _NONE_CLOSED, time.monotonic(), -1
+    plan, closed_until_ms, last_message_s, last_batch = ledgers.plan, _NONE_CLOSED, time.monotonic(), -1
     while not stop.is_set() and not query.awaitTermination(_POLL_INTERVAL_S):  # raises the error that stopped the query
         reports = query.recentProgress
         newest_batch = max((report.batchId for report in reports if report.numInputRows), default=-1)
@@ -156,10 +184,11 @@ def _closed_minutes(
             last_batch, last_message_s = newest_batch, time.monotonic()
             row_count = sum(report.numInputRows for report in reports)
             display.show(f"{row_count:,} messages in the last {len(reports)} batches")
+        ledgers.follow_reads(_last_read(query, plan))
         newly_closed_until_ms = _closed_until(query, plan)
         if newly_closed_until_ms > closed_until_ms:
             closed_until_ms = newly_closed_until_ms
-            yield closed_until_ms, plan.audit
+            yield closed_until_ms, ledgers.audit
         idle_s = time.monotonic() - last_message_s
         if plan.until_idle_s is not None and idle_s > plan.until_idle_s and _has_read_all(query):
             break
@@ -169,17 +198,24 @@ def _closed_minutes(
     if everything is not None:
         yield everything
     elif closed_until_ms != _NONE_CLOSED:
-        yield closed_until_ms, plan.audit
+        yield closed_until_ms, ledgers.audit
+
+
+def _last_read(query: StreamingQuery, plan: Follow) -> int:
+    """Return when the last finished read began, or an earlier time if it found no messages; in ms since the epoch."""
+    report = query.lastProgress
+    began_ms = _parse_ms(report["timestamp"]) if report else 0
+    # Spark reports only some of the reads without messages. The last one ended before the last poll.
+    return max(began_ms, _now_ms() - plan.every_s * 1000) if _has_read_all(query) else began_ms
 
 
 def _closed_until(query: StreamingQuery, plan: Follow) -> int:
     """Return the end of the last closed minute in ms since the epoch, or `_NONE_CLOSED`."""
-    passed_until_ms, report = _NONE_CLOSED, query.lastProgress
-    watermark = report["eventTime"].get("watermark") if report else None
-    if report and watermark:  # the report's timestamp is the start of the read
-        passed_until_ms = min(_parse_ms(watermark), _parse_ms(report["timestamp"]) - plan.lateness_s * 1000)
-    if _has_read_all(query):  # this was so at the last poll, up to `every_s` ago
-        passed_until_ms = max(passed_until_ms, _now_ms() - (plan.every_s + plan.lateness_s) * 1000)
+    passed_until_ms = _last_read(query, plan) - plan.lateness_s * 1000
+    if not _has_read_all(query):
+        report = query.lastProgress
+        watermark = report["eventTime"].get("watermark") if report else None
+        passed_until_ms = min(passed_until_ms, _parse_ms(watermark)) if watermark else _NONE_CLOSED
     return passed_until_ms - passed_until_ms % MINUTE_MS if passed_until_ms > 0 else _NONE_CLOSED
 
 

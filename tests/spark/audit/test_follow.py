@@ -22,6 +22,7 @@ from bruce_mp.spark.audit.follow import (
     Follow,
     _closed_minutes,
     _closed_until,
+    _EarlierLedgers,
     _end,
     _remove_old_facts,
     _start_query,
@@ -36,7 +37,7 @@ from bruce_mp.spark.pipelines.progress import Progress
 from support.processes import wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
     from pyspark.sql import SparkSession
@@ -191,9 +192,8 @@ def test_facts_outside_the_window_are_removed(tmp_path: Path) -> None:
 class InterruptedQuery:
     """A query that is reading when it is stopped; as Spark's, a stopped one reports no available data."""
 
-    lastProgress: Final[dict[str, dict[str, str]]] = {"eventTime": {}}  # noqa: N815 - Spark's name
-
     def __init__(self) -> None:
+        self.lastProgress: dict[str, Any] = {"timestamp": "2026-01-01T00:00:00Z", "eventTime": {}}
         self.status = {"isDataAvailable": True, "isTriggerActive": True}
 
     def stop(self) -> None:
@@ -205,7 +205,7 @@ def test_the_last_report_leaves_out_what_was_not_read(tmp_path: Path) -> None:
     stop.set()
     plan = Follow(Audit("nowhere", [TOPIC], [], f"{tmp_path}"))
     query: Any = InterruptedQuery()
-    assert list(_closed_minutes(query, plan, stop, quiet(), lambda: pytest.fail("reads again"))) == []
+    assert list(_closed_minutes(query, _EarlierLedgers(plan), stop, quiet(), lambda: pytest.fail("reads again"))) == []
 
 
 class EndlessQuery(InterruptedQuery):
@@ -276,7 +276,8 @@ class SteadyQuery(InterruptedQuery):
     """A query with one message in each batch, of which Spark keeps the last 100 reports."""
 
     def __init__(self, batches: int) -> None:
-        self.status = {"isDataAvailable": False, "isTriggerActive": False}
+        super().__init__()
+        super().stop()
         self._last, self._batches = 0, batches
 
     def awaitTermination(self, _: float) -> bool:  # noqa: N802 - Spark's name
@@ -313,8 +314,41 @@ def test_the_watermark_closes_minutes_before_the_last_read(tmp_path: Path) -> No
 def test_a_steady_stream_is_not_idle(tmp_path: Path) -> None:
     plan = Follow(Audit("nowhere", [TOPIC], [], f"{tmp_path}"), until_idle_s=1)
     query: Any = SteadyQuery(batches=30)
-    list(_closed_minutes(query, plan, threading.Event(), quiet(), lambda: None))
+    list(_closed_minutes(query, _EarlierLedgers(plan), threading.Event(), quiet(), lambda: None))
     assert query._last == 30
+
+
+class ReadingQuery(InterruptedQuery):
+    """A query that ends a read at each of two polls; the commits of `commit` follow the reads."""
+
+    recentProgress: Final[list[SimpleNamespace]] = []  # noqa: N815 - Spark's name
+
+    def __init__(self, commit: Callable[[], object]) -> None:
+        super().__init__()
+        self._commit, self._polls = commit, 0
+
+    def awaitTermination(self, _: float) -> bool:  # noqa: N802 - Spark's name
+        time.sleep(0.002)
+        now, closed = datetime.now(UTC), datetime.now(UTC) - timedelta(minutes=3 - self._polls)
+        self.lastProgress = {"timestamp": now.isoformat(), "eventTime": {"watermark": closed.isoformat()}}
+        self._commit()
+        self._polls += 1
+        return self._polls > 2
+
+
+def test_a_report_leaves_out_commits_after_the_last_read_began(tmp_path: Path) -> None:
+    (tmp_path / "ledger").mkdir()
+    plan = Follow(Audit("nowhere", [TOPIC], [f"{tmp_path}/ledger"], f"{tmp_path}/audit"), lateness_s=1)
+
+    def commit() -> None:
+        write_ledger(
+            plan.audit.ledgers[0], [TaskResult(TaskAttempt("query", -1, 0, 0), "host", {(TOPIC, 0): 1}, "delivered")]
+        )
+
+    query: Any = ReadingQuery(commit)
+    ends = list(_closed_minutes(query, _EarlierLedgers(plan), threading.Event(), quiet(), lambda: None))
+    assert [len(audit.ledgers) for _, audit in ends] == [0, 1, 1]
+    assert len(list((tmp_path / "ledger").iterdir())) == 3
 
 
 def test_messages_without_a_ledger_are_pointed_out(
