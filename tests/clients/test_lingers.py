@@ -1,4 +1,4 @@
-"""Lingers of stream clients: a flush, a close and a full write end them."""
+"""Lingers of stream clients: a flush, a close, a full write and a small buffer that fills end them."""
 
 from __future__ import annotations
 
@@ -31,6 +31,17 @@ def test_messages_that_fill_a_write_end_a_linger(name: str, tmp_path: Path) -> N
         program.open_stream(tmp_path / "in", linger_ms=LINGER_MS)
         program.send_stream("t", range(70), 1000)
         daemon.wait(50)
+        program.close_stream(LIMIT_MS)
+
+
+@WITH_LINGER
+def test_a_buffer_smaller_than_a_write_ends_a_linger_when_it_fills(name: str, tmp_path: Path) -> None:
+    with StreamDaemon(tmp_path / "in"), ConformanceProgram(build(name), name) as program:
+        program.open_stream(tmp_path / "in", 10_000, LINGER_MS)
+        accepted_count, end = 0, time.monotonic() + LIMIT_MS / 1000
+        while accepted_count < 30:
+            accepted_count += program.send_stream("t", range(1), 1000)
+            assert time.monotonic() < end, accepted_count
         program.close_stream(LIMIT_MS)
 
 

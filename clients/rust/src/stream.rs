@@ -246,12 +246,17 @@ impl Shared {
         self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0
     }
 
-    /// Waits for further messages, until they fill a write, the linger is over, or a flush or close begins.
+    /// The number of pending bytes that end a linger.
+    fn linger_bytes(&self) -> usize {
+        WRITE_SIZE.min(self.options.buffer / 2)
+    }
+
+    /// Waits for further messages, until they fill a write or half the buffer, the linger is over, or a flush or close begins.
     fn linger<'a>(&self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
         let deadline = deadline_after(self.options.linger);
         while !state.is_closing
             && !state.flush.as_ref().is_some_and(|flush| !flush.is_covered)
-            && state.pending.len() < WRITE_SIZE
+            && state.pending.len() < self.linger_bytes()
             && Instant::now() < deadline
         {
             state = self.wait(state, deadline);
@@ -325,7 +330,8 @@ impl StreamClient {
         }
         let before = state.pending.len();
         message.encode(&mut state.pending)?;
-        let is_full = before < WRITE_SIZE && state.pending.len() >= WRITE_SIZE;
+        let linger_bytes = self.shared.linger_bytes();
+        let is_full = before < linger_bytes && state.pending.len() >= linger_bytes;
         state.waiting_bytes += size;
         state.stats.waiting += 1;
         drop(state);

@@ -48,6 +48,7 @@ public final class StreamClient implements Closeable {
     private final long maxBuffer;
     private final int maxMessage;
     private final long lingerMillis;
+    private final long lingerBytes; // so many waiting bytes end a linger
     private final Duration closeTimeout;
 
     private final ReentrantLock flushLock = new ReentrantLock();
@@ -103,6 +104,7 @@ public final class StreamClient implements Closeable {
         maxBuffer = builder.buffer;
         maxMessage = builder.maxMessage;
         lingerMillis = builder.linger.toMillis();
+        lingerBytes = Math.min(WRITE_SIZE, maxBuffer / 2);
         closeTimeout = builder.closeTimeout;
         writer.setDaemon(true);
         writer.start();
@@ -188,7 +190,7 @@ public final class StreamClient implements Closeable {
                 return false;
             }
             waiting.addLast(encoded);
-            boolean isFull = waitingBytes < WRITE_SIZE && waitingBytes + encoded.length >= WRITE_SIZE;
+            boolean isFull = waitingBytes < lingerBytes && waitingBytes + encoded.length >= lingerBytes;
             waitingBytes += encoded.length;
             if (waiting.size() == 1 || isFull) {
                 changed.signalAll(); // a wake-up for each message would cost more than the message
@@ -410,7 +412,7 @@ public final class StreamClient implements Closeable {
                 hasWaited = true;
             }
             if (hasWaited && lingerMillis > 0) {
-                BooleanSupplier isDue = () -> isClosing || !requests.isEmpty() || waitingBytes >= WRITE_SIZE;
+                BooleanSupplier isDue = () -> isClosing || !requests.isEmpty() || waitingBytes >= lingerBytes;
                 pause(TimeUnit.MILLISECONDS.toNanos(lingerMillis), isDue);
             }
             sawClosing = isClosing;
