@@ -21,7 +21,7 @@ from weakref import WeakSet
 
 from bruce_mp.client.errors import MessageTooLargeError, SendError
 from bruce_mp.client.kernels.fields import encode_fields
-from bruce_mp.protocol.client.record_headers import Buffer
+from bruce_mp.protocol.client.record_headers import Buffer, as_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -123,6 +123,7 @@ class Client(ABC):
 
     def send_encoded(self, message: Buffer) -> bool:
         """Send a message that is already encoded; return and raise the same as `send()`."""
+        message = as_bytes(message)
         try:
             if len(message) > self._max_message:
                 raise MessageTooLargeError(

@@ -25,7 +25,7 @@ from bruce_mp.client import (
     SendTimeoutError,
 )
 from bruce_mp.errors import LocalProtocolError
-from bruce_mp.protocol.client.messages import Message, Rejection, parse_message
+from bruce_mp.protocol.client.messages import Message, Rejection, encode_message, parse_message
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -209,6 +209,17 @@ def test_send_rejects_a_message_that_the_daemon_would_truncate(daemon: socket.so
     with DatagramClient(path, max_message=100_000) as client:
         client.send("t", bytes(65536))
     assert [len(daemon.recv(1 << 20)) for _ in range(2)] == [65536, 65565]
+
+
+def test_an_encoded_message_of_larger_items_is_sized_by_its_bytes(daemon: socket.socket, path: Path) -> None:
+    message = Message(b"t", b"1234567", b"", 1, None)
+    encoded = memoryview(encode_message(message)).cast("i")
+    with DatagramClient(path, max_message=encoded.nbytes) as client:
+        client.send_encoded(encoded)
+        assert client.stats().sent_bytes == encoded.nbytes
+        assert parse_message(daemon.recv(1 << 20)) == message
+    with DatagramClient(path, max_message=encoded.nbytes - 1) as client, pytest.raises(MessageTooLargeError):
+        client.send_encoded(encoded)
 
 
 @pytest.mark.usefixtures("daemon")

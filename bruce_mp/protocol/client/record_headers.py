@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import struct
 from struct import Struct
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from bruce_mp.errors import LocalProtocolError
 
@@ -28,6 +28,7 @@ _VALUE_SIZE: Final = Struct(">i")
 _NULL: Final = -1
 
 Buffer = bytes | bytearray | memoryview
+_Field = TypeVar("_Field", Buffer, Buffer | None)
 
 Header = tuple[bytes, bytes | None]
 """Key and value; None is a null value."""
@@ -63,7 +64,7 @@ def _encode_text(text: Buffer | str | None) -> Buffer | None:
     return text.encode() if isinstance(text, str) else as_bytes(text)
 
 
-def as_bytes(field: Buffer | None) -> Buffer | None:
+def as_bytes(field: _Field) -> _Field:
     """Convert a memoryview with items of several bytes, because its `len` is not its number of bytes."""
     return bytes(field) if isinstance(field, memoryview) and len(field) != field.nbytes else field
 
