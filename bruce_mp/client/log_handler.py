@@ -1,7 +1,7 @@
 """Handler of Python's `logging` that sends records to Kafka without disturbing the logging program.
 
-The handler never waits, never raises an error, and counts the records that it could not send. A program may `fork()`
-after it has created the handler.
+The handler never waits except at its end, never raises an error, and counts the records that it could not send. A
+program may `fork()` after it has created the handler.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from bruce_mp.client.datagram import DatagramClient
 from bruce_mp.client.errors import SendError
+from bruce_mp.client.stream import EXIT_WRITE_S
 
 if TYPE_CHECKING:
     import os
@@ -69,7 +70,11 @@ class BruceHandler(logging.Handler):
         return self._client.stats()
 
     def close(self) -> None:
-        """Close the client; `stats()` counts the records that the client could not send as dropped."""
+        """Write the buffered records for up to a second, and close the client.
+
+        `stats()` counts the records that the client could not send as dropped.
+        """
+        self._client.timeout = EXIT_WRITE_S
         with suppress(SendError):
             self._client.close()
         super().close()

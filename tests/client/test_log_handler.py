@@ -5,12 +5,13 @@ from __future__ import annotations
 import logging
 import logging.config
 import os
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pytest
 
-from bruce_mp.client import DatagramClient, StreamClient, lock_hold
+from bruce_mp.client import DatagramClient, StreamClient, lock_hold, log_handler
 from bruce_mp.client.log_handler import BruceHandler
 from bruce_mp.protocol.client.messages import Message, parse_message
 from support.stream_daemon import StreamDaemon
@@ -93,6 +94,21 @@ def test_unsent_records_raise_no_error_when_the_handler_closes(path: Path, capsy
     handler.handle(logging.makeLogRecord({"msg": "m"}))
     assert dict(handler.stats().dropped) == {"closed": 2}
     assert capsys.readouterr().err == ""
+
+
+def test_the_last_records_wait_for_a_busy_daemon(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_handler, "EXIT_WRITE_S", 20)
+    with StreamDaemon(path) as daemon:
+        daemon.reading.clear()
+        handler = BruceHandler("logs", client=StreamClient(path, timeout=0, linger=60))
+        for _ in range(900):  # more than a connection takes
+            handler.handle(logging.makeLogRecord({"msg": "x" * 1000}))
+        timer = threading.Timer(0.2, daemon.reading.set)
+        timer.start()
+        handler.close()
+        timer.join()
+        assert len(daemon.wait(900)) == 900
+        assert not handler.stats().dropped
 
 
 def test_records_of_many_threads_arrive_by_stream(
