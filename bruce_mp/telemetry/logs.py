@@ -111,11 +111,11 @@ def is_on_stderr(config: Logging) -> bool:
 def _handlers(config: Logging, process: str, *, must_open: bool) -> Iterator[tuple[logging.Handler, logging.Formatter]]:
     lines = _JsonFormatter(process) if config.format == "json" else _LineFormatter(process)
     if config.stdout_stderr:
-        stdout = _Stream(sys.stdout)
+        stdout = _Stream(sys.stdout, "Standard output")
         stdout.addFilter(lambda record: record.levelno < logging.WARNING)
         yield stdout, lines
     if is_on_stderr(config):
-        stderr = _Stream(sys.stderr)
+        stderr = _Stream(sys.stderr, "Standard error")
         stderr.setLevel(logging.WARNING)
         yield stderr, lines
     if config.file.enable:
@@ -127,14 +127,48 @@ def _handlers(config: Logging, process: str, *, must_open: bool) -> Iterator[tup
         yield _JournaldHandler(process), _TextFormatter("%(message)s")
 
 
-class _Stream(logging.StreamHandler[TextIO]):
+class _LossyHandler(logging.Handler):
+    """A handler that loses lines rather than wait, and writes their number after the next line."""
+
+    _destination = ""
+    _lost_count = 0
+
+    def emit(self, record: logging.LogRecord) -> None:
+        lost_count = self._lost_count
+        self._write(record)
+        if lost_count and self._lost_count == lost_count:
+            text = "%s did not accept %s before this: its disk was full, its reader hung, or it was absent."
+            args = (self._destination, plural(lost_count, "log line"))
+            self._lost_count = 0
+            self._write(logging.LogRecord(__name__, logging.WARNING, __file__, 0, text, args, None))
+            if self._lost_count:  # this record
+                self._lost_count = lost_count
+
+    def _write(self, record: logging.LogRecord) -> None:
+        """Write a record, or count a lost line."""
+        raise NotImplementedError
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - the base class's name
+        """Count a lost line."""
+        self._lost_count += 1
+        if not isinstance(sys.exc_info()[1], OSError):
+            super().handleError(record)
+
+
+class _Stream(_LossyHandler, logging.StreamHandler[TextIO]):
     """A handler of standard output or error. Lines are lost while its reader hangs."""
 
     _is_stuck = False
 
-    def emit(self, record: logging.LogRecord) -> None:
+    def __init__(self, stream: TextIO, name: str) -> None:
+        super().__init__(stream)
+        self._destination = name
+
+    def _write(self, record: logging.LogRecord) -> None:
         if self._has_room():
-            super().emit(record)
+            logging.StreamHandler.emit(self, record)
+        else:
+            self._lost_count += 1
 
     def _has_room(self) -> bool:
         """Return True if a line can be written at once, or soon because the reader is only slow.
@@ -151,11 +185,13 @@ class _Stream(logging.StreamHandler[TextIO]):
         return not self._is_stuck
 
 
-class _LogFile(WatchedFileHandler):
+class _LogFile(_LossyHandler, WatchedFileHandler):
     """A handler of the log file. Lines are lost while the file cannot be written, for example on a full disk."""
 
     def __init__(self, config: LogFile, *, is_opened_late: bool) -> None:
+        self._destination = f"The log file {config.path}"
         self._mode = config.mode
+        self._is_cut = False  # True if the file ends with a part of a line
         self._reported_s = -math.inf  # the time of the last report of an error
         super().__init__(config.path, encoding="utf-8", delay=is_opened_late, errors="backslashreplace")
 
@@ -170,19 +206,22 @@ class _LogFile(WatchedFileHandler):
                 os.fchmod(descriptor, self._mode)  # restore the bits that the umask removed
         return os.fdopen(descriptor, "a", encoding=self.encoding, errors=self.errors)
 
-    def emit(self, record: logging.LogRecord) -> None:
-        """Write a record, into a new file if the old one was moved."""
+    def _write(self, record: logging.LogRecord) -> None:
+        """Write a record, into a new file if the old one was moved, and unbuffered: a buffer would cut lines."""
         try:
-            super().emit(record)
-        except OSError:  # a new file cannot be opened
+            self.reopenIfNeeded()
+            self.stream = self.stream or self._open()
+            line = ("\n" * self._is_cut + self.format(record) + "\n").encode(errors="backslashreplace")
+            self._is_cut = os.write(self.stream.fileno(), line) < len(line)
+            self._lost_count += self._is_cut
+        except Exception:  # noqa: BLE001 - as the base class does it
             self.handleError(record)
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - the base class's name
-        """Report an OSError on standard error, at most once in 30 s."""
+        """Count a lost line, and report an OSError on standard error, at most once in 30 s."""
+        super().handleError(record)
         error = sys.exc_info()[1]
-        if not isinstance(error, OSError):
-            super().handleError(record)
-        elif abs(record.created - self._reported_s) >= _REPEAT_INTERVAL_S:
+        if isinstance(error, OSError) and abs(record.created - self._reported_s) >= _REPEAT_INTERVAL_S:
             self._reported_s = record.created
             text = f"bruce: The log file {self.baseFilename} cannot be written: {error.strerror}."
             remedy = "Free disk space, or make the daemon's user the owner of the file and its directory"
@@ -206,9 +245,11 @@ def _log_file(config: LogFile, *, must_open: bool) -> _LogFile:
         ) from error
 
 
-class _SysLog(SysLogHandler):
+class _SysLog(_LossyHandler, SysLogHandler):
     """A handler that sends lines to syslog; lines are lost if it is absent or busy."""
 
+    _destination = "Syslog"
+    _write = SysLogHandler.emit
     priority_map = {name: name.lower() for name in _LEVELS}  # noqa: RUF012 - as the base class has it
 
     def _connect_unixsocket(self, address: str) -> None:
@@ -220,15 +261,14 @@ class _SysLog(SysLogHandler):
                 return
             self.socket.close()
 
-    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - the base class's name
-        """Drop the line; the next one may reach syslog again."""
 
-
-class _JournaldHandler(logging.Handler):
+class _JournaldHandler(_LossyHandler):
     """A handler that sends records as fields to systemd's journal; records are lost if the journal is absent or busy.
 
     https://systemd.io/JOURNAL_NATIVE_PROTOCOL/
     """
+
+    _destination = "The journal"
 
     def __init__(self, process: str) -> None:
         super().__init__()
@@ -237,12 +277,12 @@ class _JournaldHandler(logging.Handler):
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._socket.setblocking(False)
 
-    def emit(self, record: logging.LogRecord) -> None:
+    def _write(self, record: logging.LogRecord) -> None:
         fields = self._fields(record)
         try:
             self._socket.sendto(b"".join(_journal_field(name, value) for name, value in fields.items()), self._path)
         except OSError:
-            return
+            self.handleError(record)
 
     def _fields(self, record: logging.LogRecord) -> dict[str, str]:
         more = getattr(record, "more", 0)  # the number of records that `RepeatFilter` suppressed

@@ -8,6 +8,7 @@ import socket
 import stat
 import sys
 import threading
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -158,7 +159,11 @@ def test_a_removed_directory_loses_lines_until_it_returns(tmp_path: Path, capsys
     assert capsys.readouterr().err.count("cannot be written: No such file or directory.") == 1
     home.mkdir()
     log.critical("third")
-    assert "third" in (home / "bruce.log").read_text()
+    log.critical("fourth")
+    third, report, fourth = (home / "bruce.log").read_text().splitlines()
+    assert f" WARNING: The log file {home}/bruce.log did not accept 2 log lines before this: " in report
+    assert third.endswith("third")
+    assert fourth.endswith("fourth")
 
 
 def test_a_file_that_cannot_be_opened_is_named(path: Path) -> None:
@@ -186,9 +191,30 @@ def test_a_pipe_whose_reader_hangs_only_loses_lines(path: Path, capsys: pytest.C
     writer.start()
     writer.join(time_limit(10))
     is_hanging = writer.is_alive()
+    text = os.read(reader, 1 << 20).decode()
+    log.error("It reads again.")
+    text += os.read(reader, 1 << 20).decode()
     os.close(reader)
     assert not is_hanging
     assert "cannot be written: " in capsys.readouterr().err
+    *written, last, report = text.splitlines()
+    assert all(line.endswith("WARNING: " + "x" * 1000) for line in written)
+    assert f" did not accept {1000 - len(written)} log lines before this: " in report
+    assert last.endswith("It reads again.")
+
+
+def test_a_cut_line_does_not_join_the_next_one(path: Path) -> None:
+    os.mkfifo(path)
+    reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    set_up_logging(to_file(path), "router")
+    log.warning("y" * (1 << 20))
+    os.read(reader, 1 << 20)
+    log.warning("next")
+    cut_end, line, report = os.read(reader, 1 << 20).decode().splitlines()
+    os.close(reader)
+    assert not cut_end
+    assert "did not accept 1 log line before this" in report
+    assert line.endswith("next")
 
 
 def test_a_process_works_without_its_log_file_until_it_can_be_opened(
@@ -211,9 +237,11 @@ def test_a_reader_of_stderr_that_hangs_only_loses_lines(monkeypatch: pytest.Monk
         writer.start()
         writer.join(time_limit(10))
         is_hanging = writer.is_alive()
-        file.read(1 << 20)
+        written_count = file.read(1 << 20).count(b"\n")
         log.error("It reads again.")
-        assert b"It reads again." in file.read(1 << 20)
+        last, report = file.read(1 << 20).splitlines()
+        assert b"Standard error did not accept %d log lines before this: " % (1000 - written_count) in report
+        assert last.endswith(b"It reads again.")
         assert not is_hanging
 
 
@@ -250,6 +278,21 @@ def test_a_syslog_that_hangs_only_loses_lines(
         writer.start()
         writer.join(time_limit(10))
         assert not writer.is_alive()
+        if kind is socket.SOCK_DGRAM:
+            syslog.setblocking(False)
+            written_count = len(received(syslog))
+            log.error("It reads again.")
+            last, report = received(syslog)
+            assert b"Syslog did not accept %d log lines before this: " % (1000 - written_count) in report
+            assert b"It reads again." in last
+
+
+def received(syslog: socket.socket) -> list[bytes]:
+    datagrams = []
+    with suppress(BlockingIOError):
+        while True:
+            datagrams.append(syslog.recv(10_000))
+    return datagrams
 
 
 @pytest.mark.parametrize(("name", "place"), [("syslog", "_SYSLOG_SOCKET"), ("journal", "_JOURNALD_SOCKET")])
@@ -406,7 +449,14 @@ def test_a_traceback_in_the_journal_keeps_its_lines(journal: socket.socket) -> N
     assert found[b"PRIORITY"] == b"2"
 
 
-def test_a_closed_journal_only_loses_lines(journal: socket.socket) -> None:
+def test_an_absent_journal_loses_lines_until_it_returns(journal: socket.socket, tmp_path: Path) -> None:
     set_up_logging(Logging(journald=True, stdout_stderr=False), "router")
-    journal.close()
+    (tmp_path / "journal").rename(tmp_path / "old")
     log.warning("lost")
+    (tmp_path / "old").rename(tmp_path / "journal")
+    log.error("It is back.")
+    journal.settimeout(time_limit(5))
+    last, report = (fields(journal.recv(10_000)) for _ in range(2))
+    assert report[b"MESSAGE"].startswith(b"The journal did not accept 1 log line before this: ")
+    assert report[b"PRIORITY"] == b"4"
+    assert last[b"MESSAGE"] == b"It is back."
