@@ -159,19 +159,30 @@ class _Stream(_LossyHandler, logging.StreamHandler[TextIO]):
     """A handler of standard output or error. Lines are lost while its reader hangs."""
 
     _is_stuck = False
+    _is_cut = False  # True if a part of a line was written last
 
     def __init__(self, stream: TextIO, name: str) -> None:
         super().__init__(stream)
         self._destination = name
 
     def _write(self, record: logging.LogRecord) -> None:
-        if self._has_room():
-            logging.StreamHandler.emit(self, record)
-        else:
-            self._lost_count += 1
+        """Write a record, in pieces if it is long, because a pipe with room may have no more than for `PIPE_BUF`."""
+        try:
+            line = "\n" * self._is_cut + self.format(record) + "\n"
+            size = select.PIPE_BUF if line.isascii() else select.PIPE_BUF // 4  # a character has 1 to 4 bytes
+            for begin in range(0, len(line), size):
+                if not self._has_room():
+                    self._is_cut = self._is_cut or begin > 0
+                    self._lost_count += 1
+                    return
+                self.stream.write(line[begin : begin + size])
+                self.flush()
+            self._is_cut = False
+        except Exception:  # noqa: BLE001 - as the base class does it
+            self.handleError(record)
 
     def _has_room(self) -> bool:
-        """Return True if a line can be written at once, or soon because the reader is only slow.
+        """Return True if a piece can be written at once, or soon because the reader is only slow.
 
         The stream itself stays blocking, because other programs may share it.
         """

@@ -245,6 +245,24 @@ def test_a_reader_of_stderr_that_hangs_only_loses_lines(monkeypatch: pytest.Monk
         assert not is_hanging
 
 
+def test_a_long_line_does_not_wait_for_a_reader_of_stderr(monkeypatch: pytest.MonkeyPatch) -> None:
+    reader, pipe = os.pipe()
+    with os.fdopen(reader, "rb", buffering=0) as file, os.fdopen(pipe, "w") as stderr:
+        monkeypatch.setattr(sys, "stderr", stderr)
+        set_up_logging(Logging(stdout_stderr=False), "router")
+        writer = threading.Thread(target=log.warning, args=("y" * 100_000,), daemon=True)
+        writer.start()
+        writer.join(time_limit(10))
+        is_hanging = writer.is_alive()
+        file.read(1 << 20)
+        log.error("It reads again.")
+        cut_end, last, report = file.read(1 << 20).splitlines()
+        assert not is_hanging
+        assert not cut_end
+        assert last.endswith(b"It reads again.")
+        assert b"Standard error did not accept 1 log line before this: " in report
+
+
 def test_the_file_of_another_user_keeps_its_mode(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: int) -> None:
         raise PermissionError
