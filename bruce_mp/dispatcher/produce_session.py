@@ -194,6 +194,7 @@ class ProduceSession:
 
     def _connect(self) -> None:
         self._row.add(Counter.ConnectorStartConnect)
+        self._may_refuse_until = 0.0
         self._cluster_change_count = cluster_change_count(self._slab)
         self._has_producer_id = is_idempotent(self._slab)
         self._status.on_connecting()
@@ -355,12 +356,13 @@ class ProduceSession:
 
     @property
     def _may_have_refused(self) -> bool:
-        return self._refusal_due <= time.monotonic() < self._may_refuse_until
+        return time.monotonic() < self._may_refuse_until
 
     def _on_failed(self, event: Failed) -> None:
         log.log(
             logging.ERROR if event.cause.needs_operator else logging.WARNING,
-            "%s The dispatcher's messages wait; none is lost.", event.error,
+            "%s The dispatcher's messages wait; %s.", event.error,
+            "the last ones sent may be lost, because of acks = 0" if self._may_have_refused else "none is lost",
             extra={"about": event.cause},
         )  # fmt: skip
         self._status.on_failed(str(event.error), needs_operator=event.cause.needs_operator)
@@ -370,7 +372,7 @@ class ProduceSession:
         self._on_lost()
 
     def _on_lost(self) -> None:
-        may_have_refused = self._may_have_refused
+        may_have_refused = self._may_have_refused and time.monotonic() >= self._refusal_due
         if may_have_refused:
             self._refusal_due = time.monotonic() + _REFUSAL_INTERVAL_S
         self._core.on_connection_lost(may_have_refused=may_have_refused)

@@ -219,7 +219,13 @@ def test_a_connection_that_closes_is_lost_only_with_unwritten_or_waiting_message
 @pytest.mark.parametrize("end", [Closed(), Failed(RemoteProtocolError("reset"), FailureCause.CLOSED_BY_BROKER, ())])
 @pytest.mark.parametrize(("idle_s", "is_lost"), [(1, True), (600, False)])
 def test_a_connection_that_ends_after_messages_without_acknowledgement_is_lost(
-    slab: Slab, monkeypatch: pytest.MonkeyPatch, end: Event, idle_s: int, *, is_lost: bool
+    slab: Slab,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    end: Event,
+    idle_s: int,
+    *,
+    is_lost: bool,
 ) -> None:
     """The end is the only answer of a broker that no longer leads the partition."""
     core = synced_dispatcher(slab)
@@ -234,11 +240,12 @@ def test_a_connection_that_ends_after_messages_without_acknowledgement_is_lost(
     core.drain_outbox()
     session._on_event(end)
     assert (ALL_PAUSED in core.drain_outbox()) == is_lost
+    assert ("may" in caplog.text) == is_lost
 
 
 @pytest.mark.parametrize(("interval_s", "is_paused"), [(59, False), (61, True)])
 def test_a_topic_that_is_always_refused_without_acknowledgement_pauses_the_others_rarely(
-    slab: Slab, monkeypatch: pytest.MonkeyPatch, interval_s: int, *, is_paused: bool
+    slab: Slab, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, interval_s: int, *, is_paused: bool
 ) -> None:
     core = synced_dispatcher(slab)
     session = new_session(slab, core, RecordingLoop(), required_acks=0)
@@ -253,6 +260,7 @@ def test_a_topic_that_is_always_refused_without_acknowledgement_pauses_the_other
         session._on_event(Closed())
         pauses.append(ALL_PAUSED in core.drain_outbox())
     assert pauses == [True, is_paused]
+    assert caplog.text.count("may have refused its last messages") == len(pauses)
 
 
 def test_an_outdated_connection_is_closed_when_its_bytes_are_sent(slab: Slab) -> None:
