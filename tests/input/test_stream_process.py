@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import itertools
+import mmap
 import os
 import select
 import socket
@@ -88,6 +90,12 @@ def connect(worker: _StreamWorker, listener: socket.socket) -> socket.socket:
     client.connect(listener.getsockname())
     worker._connections.serve()
     return client
+
+
+def test_the_buffer_for_reads_begins_at_a_page(worker: _StreamWorker) -> None:
+    """Elsewhere, some processors copy slowly into it: see docs/decisions/measurements.md."""
+    begin = ctypes.addressof(ctypes.c_char.from_buffer(worker._connections._buffer))
+    assert begin % mmap.PAGESIZE == 0
 
 
 def test_only_one_client_is_retried_while_the_slab_has_no_room(
