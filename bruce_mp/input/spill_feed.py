@@ -61,7 +61,7 @@ _MAX_RETRY_S: Final = 0.05
 """Interval of retries while the feed has files, but cannot feed a slice: it doubles from `_RETRY_S` to `_MAX_RETRY_S`,
 because a stuck topic may keep a file waiting for hours."""
 _PAUSE_MS: Final = 1000
-"""Pause of the feed after an error of the file system."""
+"""Pause of a file after an error of the file system, or of the feed if the header of a file cannot be stored."""
 _UNLIMITED_SIZE: Final = (1 << 31) - 1
 """In effect no limit on the size of a message: the size was checked before the message was spilled."""
 
@@ -121,7 +121,8 @@ class SpillFeed:
         self._buffer = bytearray(_SLICE_BYTES)
         self._stuck_files: dict[SpillFile, tuple[bytes, int]] = {}
         """For each waiting file: the topic for which it waits, and the number of chunks that the topic needs."""
-
+        self._paused_files: dict[SpillFile, int] = {}
+        """For each file that could not be read or removed: the time of the next attempt."""
         self._paused_until_ms = 0
 
     def __len__(self) -> int:
@@ -131,38 +132,48 @@ class SpillFeed:
     def feed(self, now_ms: int) -> bool:
         """Feed a slice of the next file that does not wait; return False if there is none, or no room in the slab.
 
-        After an error of the file system, log it, pause the feed, and return False.
+        After an error of the file system, log it and pause.  Only the header of a file stops the others: the row has
+        what it lacks, and no other file may replace that.
         """
         if not self._spills.completed or now_ms < self._paused_until_ms:
             return False
         try:
             self._spills.store_overdue()
-            return self._feed_next(now_ms)
         except OSError as error:
-            log.error(
-                "A spill file in %s cannot be read, written or removed: %s. Its messages stay held until it can: give "
-                "the file system room, or repair it.",
-                self._spills.directory,
-                error.strerror,
-                extra={"about": "spill feed"},  # limits repetitions: see telemetry/logs.py
-            )
-        self._spills.completed.rotate(-1)  # the next attempt begins with another file
-        self._paused_until_ms = now_ms + _PAUSE_MS
-        return False
+            self._report(error)
+            self._paused_until_ms = now_ms + _PAUSE_MS
+            return False
+        return self._feed_next(now_ms)
+
+    def _report(self, error: OSError) -> None:
+        log.error(
+            "A spill file in %s cannot be read, written or removed: %s. Its messages stay held until it can: give "
+            "the file system room, or repair it.",
+            self._spills.directory,
+            error.strerror,
+            extra={"about": "spill feed"},  # limits repetitions: see telemetry/logs.py
+        )
 
     def _feed_next(self, now_ms: int) -> bool:
         if not self._ensure_room():
             return False
         for completed in [each for each in self._spills.completed if self._may_resume(each.file, now_ms)]:
-            if completed.file.is_exhausted or self._feed_slice(completed, now_ms):
-                self._requeue(completed)
-                return True
+            try:
+                if completed.file.is_exhausted or self._feed_slice(completed, now_ms):
+                    self._requeue(completed)
+                    return True
+            except OSError as error:
+                self._report(error)
+                self._paused_files[completed.file] = now_ms + _PAUSE_MS
+                return False  # the next call first stores what the header lacks
             if completed.file not in self._stuck_files:
                 return False  # the slab has no room, so the other files need not be tried
         return False
 
     def _may_resume(self, file: SpillFile, now_ms: int) -> bool:
-        """Return True if a file waits for no topic, or if its topic may hold enough chunks now."""
+        """Return True if a file is not paused, and waits for no topic, or its topic may hold enough chunks now."""
+        if now_ms < self._paused_files.get(file, 0):
+            return False
         stuck = self._stuck_files.get(file)
         return stuck is None or self._lanes.may_grow(*stuck, now_ms)
 
@@ -171,6 +182,7 @@ class SpillFeed:
         if completed.file.is_exhausted:
             self._stuck_files.pop(completed.file, None)
             self._spills.remove_exhausted(completed)
+            self._paused_files.pop(completed.file, None)
         else:
             self._spills.completed.remove(completed)
             self._spills.completed.append(completed)

@@ -373,6 +373,34 @@ def test_a_failing_disk_loses_and_doubles_no_message_of_a_complete_attempt(
     assert files_of(slab) == []
 
 
+def test_a_file_that_cannot_be_removed_does_not_delay_the_others(
+    slab: Slab, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    worker, sink = worker_of(slab), Sink(slab)
+    for numbers in (range(150), range(150, 1000)):
+        worker.feed((worker.connect(), BEGIN + messages(numbers) + END))
+    first, remove = worker.spills.completed[0].file, SpillFile.remove
+
+    def remove_other(file: SpillFile) -> None:
+        if file is first:
+            raise PermissionError(errno.EACCES, "Permission denied")
+        remove(file)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(SpillFile, "remove", remove_other)
+        for _ in range(100):
+            worker.spill_feed.feed(worker.now_ms)  # no time passes
+            worker.close_runs()
+            sink.deliver()
+            worker.pool.reclaim(worker.pool.capacity)
+        assert sorted(sink.numbers) == list(range(1000))
+        assert files_of(slab) == [first.path]
+    assert "cannot be read, written or removed: Permission denied" in caplog.text
+    drain(worker, sink)
+    assert files_of(slab) == []
+    assert_books(slab, 1000)
+
+
 def test_a_directory_that_others_can_write_to_is_refused(slab: Slab) -> None:
     directory = Path(f"{slab.path}.spill")
     directory.mkdir(0o700)
