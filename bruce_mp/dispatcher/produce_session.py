@@ -362,7 +362,7 @@ class ProduceSession:
         log.log(
             logging.ERROR if event.cause.needs_operator else logging.WARNING,
             "%s The dispatcher's messages wait; %s.", event.error,
-            "the last ones sent may be lost, because of acks = 0" if self._may_have_refused else "none is lost",
+            "with required_acks = 0, the last ones sent may be lost" if self._may_have_refused else "none is lost",
             extra={"about": event.cause},
         )  # fmt: skip
         self._status.on_failed(str(event.error), needs_operator=event.cause.needs_operator)
