@@ -27,7 +27,7 @@ from bruce_mp.spark.pipelines.running_stages import RunningStages
 from bruce_mp.spark.storage import read_texts
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
     from typing import Self
 
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -261,7 +261,7 @@ def _read_files(spark: SparkSession, plan: Backfill, *, streaming: bool) -> Data
     options = {**_reader_defaults(plan), **plan.reader}
     inferred = spark.read.format(plan.format).options(**options).load(plan.path).schema
     schema = _explicit_schema(inferred, plan) if plan.format in _FORMATS_WITH_MODE else inferred
-    if plan.format == "csv" and not _has_generated_names(inferred.names):
+    if plan.format == "csv" and not _has_generated_names(spark, plan, options):
         # A file with other columns than the first one, or in another order, is an error.
         options = {"enforceSchema": "false", **options}
     if not streaming:
@@ -273,14 +273,15 @@ def _read_files(spark: SparkSession, plan: Backfill, *, streaming: bool) -> Data
     return spark.readStream.format(plan.format).schema(schema).options(**chosen).load(path)
 
 
-def _has_generated_names(columns: Sequence[str]) -> bool:
-    """Return True if a CSV header may have had empty or equal names, which Spark replaces by ones with numbers.
+def _has_generated_names(spark: SparkSession, plan: Backfill, options: Mapping[str, Any]) -> bool:
+    """Return True if a CSV header has empty or equal names, which Spark replaces by ones with numbers.
 
     Spark would not find its own names in the header.
     """
-    numbered = ((str(number), name.lower()) for number, name in enumerate(columns))
-    stems = Counter(name.removesuffix(number) for number, name in numbered if name.endswith(number))
-    return "_c" in stems or max(stems.values(), default=0) > 1
+    without_header = {**{name: value for name, value in options.items() if name.lower() != "header"}, "header": "false"}
+    first_line = spark.read.format(plan.format).options(**without_header).load(plan.path).head(1)
+    names = [(name or "").lower() for line in first_line for name in line]
+    return "" in names or len(set(names)) < len(names)
 
 
 def _reader_defaults(plan: Backfill) -> Mapping[str, str]:
