@@ -103,9 +103,9 @@ def test_the_pages_of_a_daemon_become_rows() -> None:
         ]  # fmt: skip
 
 
-@pytest.mark.parametrize("pages", [{}, {**PAGES, "/books/json": []}, {**PAGES, "/books/json": {"since": 1}}])
-def test_a_host_without_valid_pages_is_unreachable(pages: dict[str, Any]) -> None:
-    with daemon(pages) as address:
+@pytest.mark.parametrize("books", [None, [], {"since": 1}, {"since": None}, {"since": 1, "stages": []}])
+def test_a_host_without_valid_pages_is_unreachable(books: object) -> None:
+    with daemon({} if books is None else {**PAGES, "/books/json": books}) as address:
         ((since, kind, *_),) = fetch_rows(address)
     assert (since, kind) == (0, "unreachable")
 
