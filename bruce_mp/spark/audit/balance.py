@@ -18,10 +18,11 @@ things explain absent messages, in this order; an absent message without an expl
    *unclear* if the attempt also sent messages to topics that are not audited. It explains nothing, because the
    discarded messages may be of these topics.
 3. The lines of discard files: each is about one discarded message, and names its topic and, by the stamp among its
-   headers, its writer (`plain` without a stamp). Lines about discards that an answer already counts explain nothing
-   more. The other lines explain absent messages of the same topic and writer, but only of writers with an unclear
-   answer or without a final one, because any other answer counts all discards of its attempt. Lines without headers,
-   which the daemon may have cut off, then explain those of all such writers.
+   headers, its writer (`plain` without a stamp). Lines about messages that Kafka has by now, about attempts in no
+   ledger, and about discards that an answer already counts, explain nothing. The other lines explain absent messages of
+   the same topic and writer, but only of writers with an unclear answer or without a final one, because any other
+   answer counts all discards of its attempt. Lines without headers, which the daemon may have cut off, then explain
+   those of all such writers.
 
 So a message in Kafka, or a discard, never explains two absent messages.
 """
@@ -214,6 +215,29 @@ _BY_ANSWERS: Final = {
     "by_answers": "select * from {overlaps} where count > 0",
 }
 """The absent messages that answers explain, with the columns of `_OVERLAPS`."""
+_LINES: Final = {
+    "stamped": """
+        select writer, number, topic, reason from {discards} left semi join {ledger} using (writer, attempt)
+        where number is not null group by writer, attempt, number, topic, reason
+    """,
+    "absent": """
+        select s.* from {stamped} s left anti join {facts} f
+          on s.writer = f.writer and s.topic = f.topic and s.number between f.first and f.last
+    """,
+    "lines": """
+        select writer, topic, reason, sum(count) as count, sum(absent) as absent from (
+          select writer, topic, reason, 1L as count, 1L as absent from {discards} where number is null
+          union all select writer, topic, reason, 1L, 0L from {stamped}
+          union all select writer, topic, reason, 0L, 1L from {absent})
+        group by writer, topic, reason
+    """,
+}
+"""writer, topic, reason, count (of the lines of discard files), absent (of them, those whose messages Kafka lacks).
+
+Left out are stamped lines about attempts that no ledger has, because another attempt sent their messages anew, and
+repetitions of a stamped line. Kafka may have a message because a replay has sent it since, or because it was
+`POSSIBLY_DELIVERED`. Without a stamp this is not known, so all lines are `absent`.
+"""
 _SPARE_LINES: Final = {
     "absent_sums": """
         select pool, writer, topic, sum(absent) as absent, count(*) over (partition by pool) as topics
@@ -228,13 +252,13 @@ _SPARE_LINES: Final = {
         from {reported} join {absent_sums} using (pool) group by writer, topic, reason
     """,
     "net_lines": """
-        select writer, topic, reason, sum(count) as count from (
-          select writer, topic, reason, count from {lines}
-          union all select writer, topic, reason, -counted from {counted})
+        select writer, topic, reason, sum(count) as count, sum(absent) as absent from (
+          select * from {lines} union all select writer, topic, reason, -counted, 0L from {counted})
         group by writer, topic, reason
     """,
     "spare_lines": """
-        select writer, topic, reason, count from {net_lines} where writer is not null and count > 0
+        select writer, topic, reason, least(count, absent) as count from {net_lines}
+        where writer is not null and least(count, absent) > 0
         union all
         select null, topic, reason, sum(count) from {net_lines} where writer is null or count < 0 group by topic, reason
     """,
@@ -405,8 +429,8 @@ class AuditBooks:
         self.tables.__exit__(*error)
 
 
-def fill_books(facts: DataFrame, ledger: DataFrame, lines: DataFrame, minute_condition: str = "true") -> AuditBooks:
-    """Compare `facts` (see `facts_of`) with a ledger, and with `lines`, the result of `count_discard_lines`.
+def fill_books(facts: DataFrame, ledger: DataFrame, discards: DataFrame, minute_condition: str = "true") -> AuditBooks:
+    """Compare `facts` (see `facts_of`) with a ledger, and with `discards`, the result of `read_discards`.
 
     `minute_condition` (SQL on the column `minute`) selects the minutes of `AuditBooks.unknown_ranges` only. The caller
     selects those of the other results, which have a column `minute`.
@@ -417,7 +441,7 @@ def fill_books(facts: DataFrame, ledger: DataFrame, lines: DataFrame, minute_con
     tables = AuditTables(facts.sparkSession)
     inputs = {
         "facts": facts, "facts_of_minutes": facts.where(minute_condition), "all_entries": ledger,
-        "ledger": ledger.where("is_audited"), "lines": lines,
+        "ledger": ledger.where("is_audited"), "discards": discards,
     }  # fmt: skip
     for name, table in inputs.items():
         tables.register(name, table)
@@ -450,6 +474,7 @@ def _find_anomalies(tables: AuditTables) -> tuple[bool, bool]:
 
 def _explain_absent(tables: AuditTables) -> DataFrame:
     """Register the tables about explanations of absent messages, and return the result of `_EXPLAINED`."""
-    for steps in (_UNCLEAR, _STRAYS, _ANSWERED, _POOLS, _REPORTED, _BY_ANSWERS, _SPARE_LINES, _BY_STAMPS, _BY_LINES):
+    answers = (_UNCLEAR, _STRAYS, _ANSWERED, _POOLS, _REPORTED, _BY_ANSWERS)
+    for steps in (*answers, _LINES, _SPARE_LINES, _BY_STAMPS, _BY_LINES):
         tables.register_computed(list(steps)[-1], tables.query(steps))
     return tables.query(_EXPLAINED)

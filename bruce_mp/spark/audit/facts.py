@@ -31,7 +31,16 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
-__all__ = ["ATTEMPT_PARTITION", "SCHEMA", "STAMP", "WRITER", "explode_facts", "facts_of", "latency_percentiles"]
+__all__ = [
+    "ATTEMPT",
+    "ATTEMPT_PARTITION",
+    "SCHEMA",
+    "STAMP",
+    "WRITER",
+    "explode_facts",
+    "facts_of",
+    "latency_percentiles",
+]
 
 ATTEMPT_PARTITION: Final = ["topic", "partition", "writer", "attempt"]
 """The key of the messages of one attempt in one partition; only such messages have an order."""
@@ -61,9 +70,9 @@ _NUMBERS_PER_BLOCK: Final = 64
 """Length of a *block* of successive numbers, which are counted together, as the bits of one integer; a power of 2."""
 _NUMBER_COLUMNS: Final = {"shift": "place - first", "first": "first", "last": "last"}
 """Columns of `SCHEMA`, each with its expression for stamped messages; for messages without a stamp they are null."""
-_ATTEMPT: Final = "try_cast(substring_index(name, '/', -1) as int)"
+ATTEMPT: Final = "try_cast(substring_index(name, '/', -1) as int)"
 """SQL for the attempt, which is at the end of the author's text `name`; null if the text has no number there."""
-_HAS_ATTEMPT: Final = f"cast({_ATTEMPT} as string) = substring_index(name, '/', -1)"
+_HAS_ATTEMPT: Final = f"cast({ATTEMPT} as string) = substring_index(name, '/', -1)"
 WRITER: Final = f"if({_HAS_ATTEMPT}, regexp_replace(name, '/[^/]*$', ''), name)"
 """SQL for the writer in the author's text `name`; the whole author if it has no attempt."""
 
@@ -160,7 +169,7 @@ def _parse_tails(joined: DataFrame) -> DataFrame:
     time_ms = "coalesce(sent, kafka_ms)"
     return fields.selectExpr(
         "topic", "partition", f"{WRITER} as writer",
-        f"if({_HAS_ATTEMPT}, {_ATTEMPT}, if(name is null, null, 0)) as attempt",
+        f"if({_HAS_ATTEMPT}, {ATTEMPT}, if(name is null, null, 0)) as attempt",
         f"{time_ms} - {time_ms} % 60000 as minute",
         "sent", "if(is_append_time, greatest(kafka_ms, sent) - sent, null) as latency_ms",
         *(f"if(tail is null, null, {value}) as {name}" for name, value in _NUMBER_COLUMNS.items()),

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Final
 
 from bruce_mp.spark.audit.kafka_source import stream_topics
 from bruce_mp.spark.audit.report import remove_report
-from bruce_mp.spark.audit.run import Audit, AuditInputError, check_paths, compare, write_facts
+from bruce_mp.spark.audit.run import Audit, AuditInputError, check_paths, compare, expand_glob, write_facts
 from bruce_mp.spark.kafka_admin import missing_topics
 from bruce_mp.spark.ledger import MINUTE_MS, write_atomically
 from bruce_mp.spark.ledger_files import visible_paths
@@ -82,7 +82,7 @@ def follow(
             f"--topic {', '.join(absent)}: the brokers have no such topic. Create it, or audit without --follow, which "
             "counts its messages as missing."
         )
-    ledgers = _EarlierLedgers(plan)
+    ledgers = _EarlierLedgers(spark, plan)
     query = _start_query(spark, plan)
     try:
         for closed_until_ms, audit in _closed_minutes(
@@ -129,24 +129,26 @@ def _facts_writer(spark: SparkSession, plan: Follow) -> DataStreamWriter:
     return writer.foreachBatch(lambda batch, number: write_facts(batch, f"{plan.audit.facts_directory}/{number:08}"))
 
 
-def _audit_of_present_files(plan: Follow) -> Audit:
-    """Return the plan's audit with the present files of the ledgers only; a glob still has all files."""
-    return replace(plan.audit, ledgers=visible_paths(plan.audit.ledgers, _oldest_needed(plan).timestamp()))
+def _audit_of_present_files(spark: SparkSession, plan: Follow) -> Audit:
+    """Return the plan's audit with the present files of the ledgers only."""
+    ledgers = [match for path in plan.audit.ledgers for match in expand_glob(spark, path)]
+    return replace(plan.audit, ledgers=visible_paths(ledgers, _oldest_needed(plan).timestamp()))
 
 
 class _EarlierLedgers:
     """The files of the ledgers that were there before the last finished read of Kafka began."""
 
-    def __init__(self, plan: Follow) -> None:
+    def __init__(self, spark: SparkSession, plan: Follow) -> None:
         self.plan = plan
-        self.audit = self._next_audit = _audit_of_present_files(plan)
+        self._spark = spark
+        self.audit = self._next_audit = _audit_of_present_files(spark, plan)
         """The plan's audit with only these files."""
         self._next_ms = _now_ms()
 
     def follow_reads(self, read_ms: int) -> None:
         """Change to newer files if the last read of Kafka began after their listing, and list the next ones."""
         if max(read_ms, _now_ms() - _MAX_LISTING_AGE_MS) > self._next_ms:
-            self.audit, self._next_audit = self._next_audit, _audit_of_present_files(self.plan)
+            self.audit, self._next_audit = self._next_audit, _audit_of_present_files(self._spark, self.plan)
             self._next_ms = _now_ms()
 
 
@@ -155,7 +157,7 @@ def _end(spark: SparkSession, plan: Follow) -> tuple[int, Audit] | None:
 
     The report covers the time until now, and the present files of the ledgers.
     """
-    audit = _audit_of_present_files(plan)
+    audit = _audit_of_present_files(spark, plan)
     now_ms = _now_ms()
     query = _facts_writer(spark, plan).trigger(availableNow=True).start()
     try:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote
 
 from bruce_mp.protocol.client.replay_rules import ABANDONED
-from bruce_mp.spark.audit.facts import STAMP, WRITER
+from bruce_mp.spark.audit.facts import ATTEMPT, STAMP, WRITER
 from bruce_mp.spark.expressions import expressions
 from bruce_mp.spark.ledger_files import LedgerFileError, visible_paths
 from bruce_mp.spark.session import temporary_settings
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["DISCARD_COLUMNS", "count_discard_lines", "read_ledger"]
+__all__ = ["DISCARD_COLUMNS", "read_discards", "read_ledger"]
 
 DISCARD_COLUMNS: Final = (
     "event string, topic string, info string, time_ms bigint, headers array<struct<key:string,value:binary>>"
@@ -77,15 +77,21 @@ def _check_entries(entries: DataFrame) -> None:
         raise LedgerFileError(unquote(damaged["file"]).removeprefix("file://"), fault)
 
 
-def count_discard_lines(lines: DataFrame, topics: Sequence[str]) -> DataFrame:
-    """Count the lines of discard files by writer, topic and reason.
+def read_discards(lines: DataFrame, topics: Sequence[str], oldest_ms: int = 0) -> DataFrame:
+    """Return the writer, attempt, number, topic and reason of each line about a discard.
 
-    The writer is as in `read_ledger`; null for lines without headers, because the daemon may have cut them off. Left
-    out are lines about possible duplicates (`DUP`), and about abandoned attempts, because another attempt of the task
-    sends their messages.
+    `lines` has the columns `DISCARD_COLUMNS`. The writer is as in `read_ledger`; null for lines without headers,
+    because the daemon may have cut them off. Attempt and number are null without a stamp. Left out are lines about
+    possible duplicates (`DUP`), about messages of a time before `oldest_ms`, and about abandoned attempts, because
+    another attempt of the task sends their messages.
     """
     discards = lines.where(f"event = 'DISC' and info != '{ABANDONED}'").where(lines["topic"].isin(*topics))
-    stamps = discards.selectExpr("topic", "info as reason", "headers is not null as has_headers", STAMP)
-    names = stamps.selectExpr("*", "make_valid_utf8(cast(substring(stamp, 32) as string)) as name")
-    writers = names.selectExpr(f"if(has_headers, coalesce({WRITER}, 'plain'), null) as writer", "topic", "reason")
-    return writers.groupBy("writer", "topic", "reason").count()
+    stamps = discards.selectExpr("topic", "info as reason", "time_ms", "headers is not null as has_headers", STAMP)
+    fields = stamps.selectExpr(
+        "*", "make_valid_utf8(cast(substring(stamp, 32) as string)) as name",
+        "try_cast(cast(substring(stamp, 1, 16) as string) as bigint) as number",
+        "try_cast(cast(substring(stamp, 18, 13) as string) as bigint) as sent",
+    )  # fmt: skip
+    recent = fields.where(f"coalesce(sent, time_ms) >= {oldest_ms}")  # as the minutes of ledger and facts
+    writer = f"if(has_headers, coalesce({WRITER}, 'plain'), null) as writer"
+    return recent.selectExpr(writer, f"{ATTEMPT} as attempt", "number", "topic", "reason")

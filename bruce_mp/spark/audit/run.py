@@ -22,7 +22,7 @@ from bruce_mp.errors import BruceError
 from bruce_mp.spark.audit.balance import TOPIC_AND_MINUTE, fill_books
 from bruce_mp.spark.audit.deleted_messages import describe_deleted
 from bruce_mp.spark.audit.facts import SCHEMA, facts_of, latency_percentiles
-from bruce_mp.spark.audit.inputs import DISCARD_COLUMNS, count_discard_lines, read_ledger
+from bruce_mp.spark.audit.inputs import DISCARD_COLUMNS, read_discards, read_ledger
 from bruce_mp.spark.audit.kafka_source import MissingRecordsError, find_missing_offset, read_topics
 from bruce_mp.spark.audit.problems import PROBLEM_COLUMNS, find_problems
 from bruce_mp.spark.audit.report import (
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["Audit", "AuditInputError", "audit", "check_paths", "compare", "read_samples", "write_facts"]
+__all__ = ["Audit", "AuditInputError", "audit", "check_paths", "compare", "expand_glob", "read_samples", "write_facts"]
 
 _START_PREFIX: Final = "starting"
 _LIMIT_PREFIXES: Final = (_START_PREFIX, "ending")
@@ -243,7 +243,7 @@ class _Ledger:
 @contextmanager
 def _open_ledger(spark: SparkSession, plan: Audit, changed_after: datetime | None = None) -> Iterator[_Ledger]:
     """Read the ledgers now. The end of the block releases the entries."""
-    ledgers = [match for path in plan.ledgers for match in _expand_glob(spark, path)]
+    ledgers = [match for path in plan.ledgers for match in expand_glob(spark, path)]
     size = sum(map(total_size, ledgers))
     with temporary_settings(spark, _SMALL_SETTINGS if size < _SMALL_AUDIT_BYTES else _ADAPTIVE_SETTINGS):
         entries = read_ledger(spark, ledgers, plan.topics, changed_after)
@@ -253,7 +253,7 @@ def _open_ledger(spark: SparkSession, plan: Audit, changed_after: datetime | Non
         entries.unpersist()
 
 
-def _expand_glob(spark: SparkSession, path: str) -> list[str]:
+def expand_glob(spark: SparkSession, path: str) -> list[str]:
     """Return the directories with files, and the files, that match the path of a ledger; [path] if it is no glob.
 
     Spark could read a glob, too, but then with the files that merged ones cover.
@@ -286,20 +286,21 @@ def _compare(
     """
     is_small = ledger.size + total_size(plan.facts_directory) < _SMALL_AUDIT_BYTES
     facts = spark.read.schema(SCHEMA).option("recursiveFileLookup", "true").parquet(plan.facts_directory)
-    entries = ledger.entries
+    entries, oldest_minute_ms = ledger.entries, 0
     lines = read_discard_lines(spark, plan.discards) if plan.discards else empty_table(spark, DISCARD_COLUMNS)
     if changed_after is not None:
         # A merged ledger file also has older commits, and the first micro-batch of `follow` all older messages. A
         # minute that only the facts or discard lines have would hide losses, so all begin with the same one.
         oldest_minute_ms = int(changed_after.timestamp() - 60) * 1000  # a row's `minute` begins up to 60 s before
         facts, entries = (table.where(f"minute >= {oldest_minute_ms}") for table in (facts, entries))
-        lines = lines.where(f"time_ms >= {oldest_minute_ms}")
     if is_small:
         facts, entries = facts.coalesce(1), entries.coalesce(1)  # one partition needs no shuffle
     with temporary_settings(spark, _SMALL_SETTINGS if is_small else _ADAPTIVE_SETTINGS):
+        discards = read_discards(lines, plan.topics, oldest_minute_ms)
         return _report(
-            plan, facts, entries, minute_condition, absent_topics, lines=lines, has_first_messages=has_first_messages
-        )
+            plan, facts, entries, minute_condition, absent_topics, discards=discards,
+            has_first_messages=has_first_messages,
+        )  # fmt: skip
 
 
 def _report(
@@ -309,13 +310,13 @@ def _report(
     minute_condition: str,
     absent_topics: Collection[str],
     *,
-    lines: DataFrame,
+    discards: DataFrame,
     has_first_messages: bool,
 ) -> AuditVerdict:
     spark, facts_of_minutes = facts.sparkSession, facts.where(minute_condition)
     # `fill_books` compares all minutes, because Kafka may have a message in another minute than the ledger. Only its
     # results are filtered by minute: most of them below, and `unknown_ranges`, which has no column `minute`, by itself.
-    with fill_books(facts, ledger, count_discard_lines(lines, plan.topics), minute_condition) as books:
+    with fill_books(facts, ledger, discards, minute_condition) as books:
         latencies = latency_percentiles(facts_of_minutes, TOPIC_AND_MINUTE)
         with_latencies = books.balance.where(minute_condition).join(latencies, TOPIC_AND_MINUTE, "left")
         balance = _write_table(with_latencies, plan, "balance")

@@ -13,7 +13,7 @@ import pytest
 
 from bruce_mp.spark.audit.balance import fill_books
 from bruce_mp.spark.audit.facts import SCHEMA
-from bruce_mp.spark.audit.inputs import DISCARD_COLUMNS, count_discard_lines, read_ledger
+from bruce_mp.spark.audit.inputs import DISCARD_COLUMNS, read_discards, read_ledger
 from bruce_mp.spark.audit.problems import find_problems
 from bruce_mp.spark.audit.run import _SMALL_SETTINGS
 from bruce_mp.spark.ledger import MINUTE_MS, TaskAttempt, TaskResult, write_ledger
@@ -40,8 +40,8 @@ class Books:
 
     facts: list[tuple[Any, ...]] = field(default_factory=list)
     ledger: list[TaskResult] = field(default_factory=list)
-    lines: Counter[tuple[str | None, str, str]] = field(default_factory=Counter)
-    """By writer (None: lines without headers), topic and reason."""
+    lines: list[tuple[str | None, int | None, int | None, str, str]] = field(default_factory=list)
+    """Writer (None: a line without headers), attempt, number (both None: no stamp), topic and reason."""
 
     def arrive(self, query: str | None, topic: str, numbers: Iterable[int], ms: int = M1, attempt: int = 0) -> None:
         """Add a fact for each message; None: messages without a stamp."""
@@ -64,8 +64,8 @@ class Books:
         write_ledger(f"{directory}/ledger", self.ledger)
         topics = sorted({topic for result in self.ledger for topic, _ in result.rows if not topic.startswith(OTHER)})
         facts = spark.createDataFrame(self.facts, SCHEMA).coalesce(1)
-        counts = [(*key, count) for key, count in self.lines.items()]
-        lines = spark.createDataFrame(counts, "writer string, topic string, reason string, count long").coalesce(1)
+        columns = "writer string, attempt int, number long, topic string, reason string"
+        lines = spark.createDataFrame(self.lines, columns).coalesce(1)
         ledger = read_ledger(spark, [f"{directory}/ledger"], topics).coalesce(1)
         sums: dict[str, Counter[str]] = {}
         with temporary_settings(spark, _SMALL_SETTINGS), fill_books(facts, ledger, lines) as books:
@@ -98,10 +98,15 @@ class Scene:
         own = {(self.topic(topic), minute): count for (topic, minute), count in rows.items()}
         self.books.enter(self.topic(query), own, acks, attempt, **more)
 
-    def add_line(self, topic: str, count: int, reason: str = "NO_MEM", query: str | None = None) -> None:
+    def add_lines(
+        self, topic: str, numbers: Iterable[int], reason: str = "NO_MEM", query: str | None = None, attempt: int = 0
+    ) -> None:
         """Add lines with the stamp of `query`; those of the query `plain` have only other headers, and of None none."""
-        author = f"{self.topic(query)}/-1/0" if query and query != "plain" else query
-        self.books.lines[author, self.topic(topic), reason] += count
+        for number in numbers:
+            stamp = (
+                (f"{self.topic(query)}/-1/0", attempt, number) if query and query != "plain" else (query, None, None)
+            )
+            self.books.lines.append((*stamp, self.topic(topic), reason))
 
 
 SCENES: Final[dict[str, Callable[[Scene], Balance]]] = {}
@@ -159,9 +164,9 @@ def an_answer_that_counts_discards_outside_the_audit_explains_no_loss(
     books.enter("q", {("a", M1): 5, (OTHER, M1): 5}, delivered=7, discarded={"NO_MEM": 3}, stamped=stamped)
     books.arrive("q" if stamped else None, "a", range(2))
     if topic == "b":
-        books.add_line("b", 3)
+        books.add_lines("b", range(3))
         return {"a": {"sent": 5, "delivered": 2, "missing": 3}}
-    books.add_line("a", 2)
+    books.add_lines("a", range(2))
     return {"a": {"sent": 5, "delivered": 2, "discarded": 2, "missing": 1}}
 
 
@@ -171,7 +176,7 @@ def a_line_that_an_answer_counts_explains_no_other_loss(books: Scene, stamped: b
     books.arrive("q1" if stamped else None, "a", range(2))
     books.enter("q2", {("a", M1): 5}, "received", stamped=stamped)
     books.arrive("q2" if stamped else None, "a", range(2))
-    books.add_line("a", 3)
+    books.add_lines("a", range(3))
     return {"a": {"sent": 10, "delivered": 4, "discarded": 3, "missing": 3}}
 
 
@@ -183,8 +188,8 @@ def lines_beyond_the_answers_explain_other_losses(books: Scene) -> Balance:
     books.enter("q2", {("a", M1): 3, ("b", M1): 3}, "received")
     books.arrive("q2", "a", [0])
     books.arrive("q2", "b", [5])
-    books.add_line("a", 2)
-    books.add_line("b", 4)
+    books.add_lines("a", range(2))
+    books.add_lines("b", range(4))
     return {
         "a": {"sent": 8, "delivered": 6, "discarded": 2},
         "b": {"sent": 8, "delivered": 3, "discarded": 4, "missing": 1},
@@ -195,7 +200,7 @@ def lines_beyond_the_answers_explain_other_losses(books: Scene) -> Balance:
 def a_line_of_a_replayed_message_explains_no_other_loss(books: Scene) -> Balance:
     books.enter("q1", {("a", M1): 10}, delivered=0, discarded={"NO_MEM": 10})
     books.arrive("q1", "a", range(10))
-    books.add_line("a", 10)
+    books.add_lines("a", range(10))
     books.enter("q2", {("a", M1): 6}, delivered=None)
     return {"a": {"sent": 16, "delivered": 10, "missing": 6}}
 
@@ -207,26 +212,36 @@ def a_stamped_line_explains_a_loss_of_its_writer_only(books: Scene, author: str)
     books.arrive("answered", "b", range(5, 10))  # a replay delivered the three
     books.enter("lossy", {("a", M1): 5}, "received")
     books.arrive("lossy", "a", range(2))
-    books.add_line("a", 3, query=author)
+    books.add_lines("a", range(2, 5), query=author)
     return {"a": {"sent": 10, "delivered": 7, ("discarded" if author == "lossy" else "missing"): 3}} | {
         "b": {"sent": 5, "delivered": 5}
     }
 
 
 @scene
+def a_stamped_line_explains_its_own_message_only(books: Scene) -> Balance:
+    books.enter("q", {("a", M1): 8}, "received", attempt=1)
+    books.arrive("q", "a", range(3), attempt=1)
+    books.add_lines("a", [0, 1], DOUBT, "q", attempt=1)  # Kafka has them
+    books.add_lines("a", [3, 4], query="q", attempt=0)  # of an attempt that failed
+    books.add_lines("a", [5, 5], query="q", attempt=1)  # the second one of a copied file
+    return {"a": {"sent": 8, "delivered": 3, "discarded": 1, "missing": 4}}
+
+
+@scene
 def a_line_without_a_stamp_explains_a_loss_of_plain_messages_only(books: Scene) -> Balance:
     books.enter("q1", {("a", M1): 5}, "received")
     books.enter("q2", {("a", M1): 5}, "received", stamped=False)
-    books.add_line("a", 9, query="plain")
+    books.add_lines("a", range(9), query="plain")
     return {"a": {"sent": 10, "discarded": 5, "missing": 5}}
 
 
 @scene
 def an_answer_counts_lines_with_and_without_headers_once(books: Scene) -> Balance:
     books.enter("q1", {("a", M1): 5}, "received", discarded={"NO_MEM": 4})
-    books.add_line("a", 2, query="q1")
+    books.add_lines("a", range(2), query="q1")
     books.enter("q2", {("a", M1): 5}, "received")
-    books.add_line("a", 3)
+    books.add_lines("a", range(3))
     return {"a": {"sent": 10, "discarded": 5, "missing": 5}}
 
 
@@ -236,7 +251,7 @@ def a_line_explains_a_loss_with_or_without_a_stamp(books: Scene) -> Balance:
     books.enter("q2", {("a", M1): 5}, "received", stamped=False)
     books.arrive("q1", "a", range(2))
     books.arrive(None, "a", range(2))
-    books.add_line("a", 3)
+    books.add_lines("a", range(3))
     return {"a": {"sent": 10, "delivered": 4, "discarded": 3, "missing": 3}}
 
 
@@ -291,7 +306,7 @@ def a_higher_number_than_the_ledger_has_hides_no_loss(books: Scene) -> Balance:
 def a_loss_has_an_answer_or_a_line_for_explanation(books: Scene) -> Balance:
     books.enter("q", {("a", M1): 5}, "received", discarded={"NO_MEM": 1})
     books.arrive("q", "a", range(2))
-    books.add_line("a", 5)
+    books.add_lines("a", range(5))
     return {"a": {"sent": 5, "delivered": 2, "discarded": 3}}
 
 
@@ -301,7 +316,7 @@ def an_answered_plain_task_leaves_the_lines_to_others(books: Scene, minute: int,
     books.enter("q2", {("a", minute): 5}, "received", attempt, stamped=False)
     books.arrive(None, "a", range(5))
     books.arrive(None, "a", range(3), minute)
-    books.add_line("a", 2)
+    books.add_lines("a", range(2))
     return {"a": {"sent": 10, "delivered": 8, "discarded": 2}}
 
 
@@ -312,7 +327,7 @@ def a_line_explains_a_loss_that_appears_in_the_minute_of_an_answered_task(books:
     books.enter("lossy", {("a", M2): 5}, "received", stamped=False)
     books.arrive(None, "a", range(3), M1)
     books.arrive(None, "a", range(5), M2)
-    books.add_line("a", 2)
+    books.add_lines("a", range(2))
     return {"a": {"sent": 10, "delivered": 8, "discarded": 2}}
 
 
@@ -331,8 +346,8 @@ def what_the_answers_count_is_final_only_with_a_number_of_deliveries(books: Scen
     books.enter("killed", {("a", M1): 5}, delivered=None, stamped=stamped)
     books.enter("answered", {("b", M1): 5}, delivered=5, stamped=stamped)
     books.enter("early", {("c", M1): 5}, "received", discarded={"NO_MEM": 1}, stamped=stamped)
-    books.add_line("a", 5)
-    books.add_line("b", 5)
+    books.add_lines("a", range(5))
+    books.add_lines("b", range(5))
     return {
         "a": {"sent": 5, "discarded": 5},
         "b": {"sent": 5, "missing": 5},
@@ -346,7 +361,7 @@ def a_line_of_a_possibly_delivered_message_that_kafka_has_explains_no_loss(books
     books.arrive("q1", "a", range(5))
     books.enter("q2", {("a", M1): 5}, "received")
     books.arrive("q2", "a", range(2))
-    books.add_line("a", 3, DOUBT)
+    books.add_lines("a", range(3), DOUBT)
     return {"a": {"sent": 10, "delivered": 7, "missing": 3}}
 
 
@@ -380,15 +395,24 @@ def test_the_balance_counts_each_message_and_each_discard_once(audited: Audited,
 def test_lines_of_abandoned_attempts_explain_no_loss(spark: SparkSession) -> None:
     infos = [("DISC", "a", "NO_MEM"), ("DISC", "a", "ABANDONED_ATTEMPT"), ("DUP", "a", "NONE"), ("DISC", "b", "NO_MEM")]
     lines = spark.createDataFrame([(event, topic, info, 0, None) for event, topic, info in infos], DISCARD_COLUMNS)
-    assert [tuple(row) for row in count_discard_lines(lines, ["a"]).collect()] == [(None, "a", "NO_MEM", 1)]
+    assert [tuple(row) for row in read_discards(lines, ["a"]).collect()] == [(None, None, None, "a", "NO_MEM")]
 
 
 def test_the_stamp_of_a_line_names_its_writer(spark: SparkSession) -> None:
     stamp = ("bruce.stamp", bytearray(b"%016d %013d q/7/2/3" % (41, M1)))
     headers = [[("other", None), stamp], [stamp, stamp], [stamp, ("other", bytearray(b""))], None, None]
     lines = spark.createDataFrame([("DISC", "a", "NO_MEM", 0, each) for each in headers], DISCARD_COLUMNS)
-    counts = {row["writer"]: row["count"] for row in count_discard_lines(lines, ["a"]).collect()}
-    assert counts == {"q/7/2": 2, "plain": 1, None: 2}
+    stamps = [row[:3] for row in read_discards(lines, ["a"]).collect()]
+    assert stamps == [("q/7/2", 3, 41)] * 2 + [("plain", None, None)] + [(None, None, None)] * 2
+
+
+def test_the_stamp_of_a_line_has_its_time(spark: SparkSession) -> None:
+    """The record's own timestamp may be years older."""
+    headers = [[("bruce.stamp", bytearray(b"%016d %013d q/7/2/3" % (0, ms)))] for ms in (M1, M2)]
+    lines = spark.createDataFrame(
+        [("DISC", "a", "NO_MEM", ms, header) for header in [*headers, None] for ms in (M1, M2)], DISCARD_COLUMNS
+    )
+    assert [row["writer"] for row in read_discards(lines, ["a"], M2).collect()] == ["q/7/2", "q/7/2", None]
 
 
 def fill_ranges(books: Scene) -> None:
@@ -409,8 +433,8 @@ def fill_ranges(books: Scene) -> None:
     books.enter("fewer lines 2", {("e", M1): 2}, "received")
     books.enter("wide again", {("f", M1): 3, ("g", M1): 3}, delivered=6)
     books.enter("wider", {("f", M1): 1, ("g", M1): 1}, delivered=2)
-    books.add_line("d", 2)
-    books.add_line("e", 1)
+    books.add_lines("d", range(2))
+    books.add_lines("e", range(1))
     for query, topic in {"lossy": "a", "limited": "b", "both": "a"}.items():
         books.arrive(query, topic, [0, 1])
     for number in (1, 2):
@@ -516,10 +540,11 @@ def plant_case(chance: Random, books: Books, case: int) -> Truth:
                 reason = DOUBT if has_doubt and chance.random() < 0.5 else chance.choice(["NO_MEM", "RATE_LIMIT"])
                 arrives = reason == DOUBT and chance.random() < 0.5
                 reasons[reason] += 1
-                writer = f"{query}/-1/0" if stamped else "plain"
-                books.lines[writer if has_stamps else None, topic, reason] += 1
+                stamp = (f"{query}/-1/0", 1, sequence) if stamped else ("plain", None, None)
+                books.lines.append((*(stamp if has_stamps else (None, None, None)), topic, reason))
                 truth.lines += 1
-                truth.has_spare_discards |= arrives or is_early
+                is_known = has_stamps and stamped and answer == "none"  # that Kafka has the message of the line
+                truth.has_spare_discards |= (arrives or is_early) and not is_known
             if arrives:
                 books.arrive(author, topic, [sequence], minute, attempt=1)
             truth.sent[topic] += 1

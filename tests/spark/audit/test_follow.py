@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 TOPIC: Final = "followed"
+NO_SPARK: Final = cast("Any", None)
 PAST_MS: Final = 300_000
 """Age of the messages, so that their minute is over."""
 
@@ -144,6 +145,7 @@ def test_the_last_report_ignores_what_is_committed_after_its_read_began(
     audit = put(broker, range(5), tmp_path, 5)
     monkeypatch.setattr("bruce_mp.spark.audit.follow._now_ms", lambda: put(broker, [], tmp_path, 7) and 1)
     (file,) = (tmp_path / "ledger").iterdir()
+    audit = replace(audit, ledgers=[f"{tmp_path}/l*"])
     assert _end(spark, plan_of(audit)) == (1, replace(audit, ledgers=[str(file)]))
     assert len(list((tmp_path / "ledger").iterdir())) == 2
 
@@ -205,7 +207,10 @@ def test_the_last_report_leaves_out_what_was_not_read(tmp_path: Path) -> None:
     stop.set()
     plan = Follow(Audit("nowhere", [TOPIC], [], f"{tmp_path}"))
     query: Any = InterruptedQuery()
-    assert list(_closed_minutes(query, _EarlierLedgers(plan), stop, quiet(), lambda: pytest.fail("reads again"))) == []
+    assert (
+        list(_closed_minutes(query, _EarlierLedgers(NO_SPARK, plan), stop, quiet(), lambda: pytest.fail("reads again")))
+        == []
+    )
 
 
 class EndlessQuery(InterruptedQuery):
@@ -314,7 +319,7 @@ def test_the_watermark_closes_minutes_before_the_last_read(tmp_path: Path) -> No
 def test_a_steady_stream_is_not_idle(tmp_path: Path) -> None:
     plan = Follow(Audit("nowhere", [TOPIC], [], f"{tmp_path}"), until_idle_s=1)
     query: Any = SteadyQuery(batches=30)
-    list(_closed_minutes(query, _EarlierLedgers(plan), threading.Event(), quiet(), lambda: None))
+    list(_closed_minutes(query, _EarlierLedgers(NO_SPARK, plan), threading.Event(), quiet(), lambda: None))
     assert query._last == 30
 
 
@@ -346,7 +351,7 @@ def test_a_report_leaves_out_commits_after_the_last_read_began(tmp_path: Path) -
         )
 
     query: Any = ReadingQuery(commit)
-    ends = list(_closed_minutes(query, _EarlierLedgers(plan), threading.Event(), quiet(), lambda: None))
+    ends = list(_closed_minutes(query, _EarlierLedgers(NO_SPARK, plan), threading.Event(), quiet(), lambda: None))
     assert [len(audit.ledgers) for _, audit in ends] == [0, 1, 1]
     assert len(list((tmp_path / "ledger").iterdir())) == 3
 
