@@ -77,7 +77,7 @@ def _check_entries(entries: DataFrame) -> None:
         raise LedgerFileError(unquote(damaged["file"]).removeprefix("file://"), fault)
 
 
-def read_discards(lines: DataFrame, topics: Sequence[str], oldest_ms: int = 0) -> DataFrame:
+def read_discards(lines: DataFrame, topics: Sequence[str], oldest_ms: int | None = None) -> DataFrame:
     """Return the writer, attempt, number, topic and reason of each line about a discard.
 
     `lines` has the columns `DISCARD_COLUMNS`. The writer is as in `read_ledger`; null for lines without headers,
@@ -92,6 +92,7 @@ def read_discards(lines: DataFrame, topics: Sequence[str], oldest_ms: int = 0) -
         "try_cast(cast(substring(stamp, 1, 16) as string) as bigint) as number",
         "try_cast(cast(substring(stamp, 18, 13) as string) as bigint) as sent",
     )  # fmt: skip
-    recent = fields.where(f"coalesce(sent, time_ms) >= {oldest_ms}")  # as the minutes of ledger and facts
+    if oldest_ms is not None:
+        fields = fields.where(f"coalesce(sent, time_ms) >= {oldest_ms}")  # as the minutes of ledger and facts
     writer = f"if(has_headers, coalesce({WRITER}, 'plain'), null) as writer"
-    return recent.selectExpr(writer, f"{ATTEMPT} as attempt", "number", "topic", "reason")
+    return fields.selectExpr(writer, f"{ATTEMPT} as attempt", "number", "topic", "reason")

@@ -286,7 +286,7 @@ def _compare(
     """
     is_small = ledger.size + total_size(plan.facts_directory) < _SMALL_AUDIT_BYTES
     facts = spark.read.schema(SCHEMA).option("recursiveFileLookup", "true").parquet(plan.facts_directory)
-    entries, oldest_minute_ms = ledger.entries, 0
+    entries, oldest_minute_ms = ledger.entries, None
     lines = read_discard_lines(spark, plan.discards) if plan.discards else empty_table(spark, DISCARD_COLUMNS)
     if changed_after is not None:
         # A merged ledger file also has older commits, and the first micro-batch of `follow` all older messages. A
