@@ -113,7 +113,7 @@ class ReplayDaemon:
     def __init__(self, target: str | int, timeout_s: float) -> None:
         self._target = target
         self._timeout_s = timeout_s
-        self.address = f"127.0.0.1:{target}" if isinstance(target, int) else os.fspath(Path(target).resolve())
+        self.address = f"127.0.0.1:{target}" if isinstance(target, int) else os.path.realpath(target)
         # A daemon remembers attempts by name. On a UNIX socket, each user has separate names.
         user = "" if isinstance(target, int) else f" for user {os.geteuid()}"
         self.identity = f"{self.address} on {socket.gethostname()}{user}"
@@ -264,7 +264,7 @@ class ReplayRun:
 
         Count the lines that are not sent. Add the lines of a killed run's group to that group.
         """
-        log_path = Path(log_name(os.fspath(path.resolve())))
+        log_path = Path(log_name(os.path.realpath(path)))
         line_counts = self._line_counts_by_log[log_path]
         with path.open("rb") as file:
             for data in file:
@@ -405,7 +405,7 @@ def main(argv: Sequence[str]) -> int:
                 run.leave_undecided()
             else:
                 run.resolve()
-            files = {os.fspath(path.resolve()): path for path in args.files}
+            files = {os.path.realpath(path): path for path in args.files}
             for name in in_replay_order(files):
                 run.send_file(files[name], dry_run=args.dry_run)
             run.finish()

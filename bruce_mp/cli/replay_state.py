@@ -119,6 +119,11 @@ class ReplayState:
 def _open(path: Path) -> sqlite3.Connection:
     """Open and lock the file, and create it if necessary. Raise sqlite3.Error or ReplayStateError."""
     with ExitStack() as stack:
+        if path.is_file() and not path.stat().st_size:
+            raise ReplayStateError(
+                f"{path} is empty, such as after a power failure. Restore it from a backup, because a new --state "
+                "would send all lines again. If no replay has used it, remove it."
+            )
         database = stack.enter_context(closing(sqlite3.connect(path, timeout=0, isolation_level=None)))
         database.execute("pragma locking_mode=exclusive")
         database.execute("begin exclusive")

@@ -25,8 +25,11 @@ __all__ = ["main"]
 def main(argv: Sequence[str]) -> int:
     args = _create_parser().parse_args(argv)
     path: Path = args.file
-    if path.exists() and not path.is_file():
-        raise SlabError(f"{path} is not a file; give the slab's own path.")
+    try:
+        if path.exists() and not path.is_file():
+            raise SlabError(f"{path} is not a file; give the slab's own path.")
+    except OSError as error:
+        raise SlabError(f"{path}: {error.strerror}. Run the command as the daemon's user, or as root.") from error
     if args.command == "inspect":
         return inspect(path, as_json=args.json)
     topics = frozenset(args.topic)

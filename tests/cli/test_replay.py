@@ -486,6 +486,19 @@ def test_a_missing_daemon_or_file_is_named(tmp_path: Path, capsys: pytest.Captur
     assert f"{tmp_path}/missing: No such file or directory." in capsys.readouterr().err
 
 
+def test_an_empty_file_is_not_taken_for_a_new_state(tmp_path: Path) -> None:
+    (tmp_path / "state").touch()
+    with pytest.raises(ReplayStateError, match="is empty"):
+        ReplayState(tmp_path / "state")
+
+
+def test_a_path_without_end_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    loop = tmp_path / "loop"
+    loop.symlink_to(loop)
+    assert main(["replay", str(loop), "--state", str(tmp_path / "state"), "--stream-socket-path", str(loop)]) == 1
+    assert f"{loop}: Too many levels of symbolic links" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("table", ["chunks(id integer)", "accounts(id integer)"])
 def test_the_database_of_another_program_is_refused_unchanged(tmp_path: Path, table: str) -> None:
     path = tmp_path / "foreign"
