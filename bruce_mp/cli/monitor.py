@@ -9,8 +9,9 @@ Exit status: 0 OK, 1 warning, 2 critical (also for a daemon that does not answer
 
 from __future__ import annotations
 
+import math
 import sys
-from argparse import ArgumentParser
+from argparse import ArgumentParser, ArgumentTypeError
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NoReturn
 
@@ -60,8 +61,17 @@ def _create_parser() -> ArgumentParser:
         for level, default in (("warning", check.warning), ("critical", check.critical)):
             shown = "none" if default is None else f"{default:g}"
             help_text = f"{check.meaning}: {level} above N (default {shown})"
-            parser.add_argument(f"--{check.option}-{level}", type=float, metavar="N", default=default, help=help_text)
+            parser.add_argument(
+                f"--{check.option}-{level}", type=_parse_limit, metavar="N", default=default, help=help_text
+            )
     return parser
+
+
+def _parse_limit(text: str) -> float:
+    limit = float(text)
+    if not math.isfinite(limit):
+        raise ArgumentTypeError(f"{text!r} is not a number; without the option there is the default limit.")
+    return limit
 
 
 def _check(args: Namespace) -> int:

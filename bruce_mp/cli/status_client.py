@@ -157,7 +157,7 @@ class StatusClient:
     def _decode(self, body: bytes, path: str, page_type: type[_Page]) -> _Page:
         try:
             return msgspec.json.decode(body, type=page_type)
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise UnreadableError(
                 f"The server at {self._address} is not a bruce daemon of this version: {path} has other fields. "
                 "Use the commands of the daemon's version."

@@ -193,14 +193,17 @@ def test_an_unreachable_daemon_is_critical(state: Path, capsys: pytest.CaptureFi
     assert not state.exists()
 
 
-def test_a_foreign_state_file_is_unknown_and_kept(state: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("content", [b"mine", b'{"now": 1, "counters": {"\xe9": 1}}'])
+def test_a_foreign_state_file_is_unknown_and_kept(
+    state: Path, capsys: pytest.CaptureFixture[str], content: bytes
+) -> None:
     state.parent.mkdir()
-    state.write_text("mine")
+    state.write_bytes(content)
     with FakeDaemon().pages() as pages:
         code, text = monitor(capsys, pages.url, state)
     assert code == 3
     assert "is not a state file of bruce monitor" in text
-    assert state.read_text() == "mine"
+    assert state.read_bytes() == content
 
 
 def test_a_foreign_state_file_hides_no_fault(state: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -223,7 +226,9 @@ def test_a_state_file_that_cannot_be_written_is_unknown(tmp_path: Path, capsys: 
     assert "state file" in text
 
 
-@pytest.mark.parametrize("option", ["--no-such-option", "--url=http://a..b:9090"])
+@pytest.mark.parametrize(
+    "option", ["--no-such-option", "--url=http://a..b:9090", "--held-warning=nan", "--held-critical=inf"]
+)
 def test_invalid_options_are_unknown(option: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as exit_:
         main(["monitor", "--state", "/dev/null", option])

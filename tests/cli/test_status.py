@@ -132,3 +132,9 @@ def test_a_real_status_process_is_understood(tmp_path: Path, capsys: pytest.Capt
         assert "supervisor" in out
         assert "Not yet claimed by the router: 3" in out
         assert daemon.end() == 0
+
+
+def test_the_page_of_another_program_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
+    with JsonPages({path: lambda: b'{"version": "\xe9"}' for path in PAGES}) as pages:
+        assert main(["status", "--url", pages.url]) == 4
+    assert "is not a bruce daemon of this version" in capsys.readouterr().err

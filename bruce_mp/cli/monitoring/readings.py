@@ -97,7 +97,7 @@ def load_state(path: Path) -> MonitorState | None:
             f"The state file {path} cannot be read: {error.strerror}. Allow the monitor's user to read it, or give "
             "another --state."
         ) from error
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise StateError(f"{path} is not a state file of bruce monitor. Remove it, or give another --state.") from error
 
 
