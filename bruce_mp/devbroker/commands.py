@@ -283,7 +283,7 @@ async def execute(line: bytes, server: DevServer) -> bytes:
     """
     try:
         answer = Answer(ok=True, result=await COMMAND_DECODER.decode(line).run(server))
-    except (msgspec.DecodeError, RefusedError, OSError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RefusedError, OSError) as error:
         answer = Answer(ok=False, error=str(error))
     server.changes.notify()  # a Fetch request may wait for a new leader or a doubled batch
     return encode_answer(answer)

@@ -122,7 +122,7 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     every: PositiveInt = 1
     times: PositiveInt | None = 1
     """None: no limit."""
-    code: int = 0
+    code: Annotated[int, msgspec.Meta(ge=-(1 << 15), lt=1 << 15)] = 0
     """Error code of ERROR and ERROR_APPENDED."""
     ms: Annotated[int, msgspec.Meta(ge=0)] = 0
     """Duration of DELAY, SILENCE and THROTTLE in milliseconds."""

@@ -40,6 +40,8 @@ CONTROL_LINE_MAX: Final = 1 << 20
 """Maximum length in bytes of a command, which is one line."""
 TOO_LONG_ANSWER: Final = Answer(ok=False, error=f"A command has at most {CONTROL_LINE_MAX} bytes.")
 STDIN_READ_BYTES: Final = 4096
+MAX_PARTITIONS: Final = 100_000
+"""Maximum number of partitions of a topic, because each needs memory."""
 
 
 def parse_size(text: str) -> int:
@@ -55,6 +57,8 @@ def parse_topic(text: str) -> tuple[str, int]:
     name, colon, partitions = text.rpartition(":")
     if not colon or not partitions.isdecimal():
         raise argparse.ArgumentTypeError(f"{text!r} is not NAME:PARTITIONS.")
+    if int(partitions) > MAX_PARTITIONS:
+        raise argparse.ArgumentTypeError(f"{text!r} has too many partitions; the most are {MAX_PARTITIONS}.")
     return name, int(partitions)
 
 

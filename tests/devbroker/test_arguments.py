@@ -45,6 +45,7 @@ def test_words_are_a_fault(words: list[str], fault: Fault) -> None:
         (["close", "odd=1"], "fields action, api, broker"),
         (["close", "nth=0"], "nth"),
         (["error", "code=NO_SUCH_ERROR"], "code"),
+        (["error", "code=32768"], "code"),
         (["close", "client=somewhere"], "somewhere"),
         (["close", "api=nothing"], "api"),
         (["error", "action=delay"], "its first word"),

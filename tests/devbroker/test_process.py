@@ -124,6 +124,7 @@ def test_argument_values_are_parsed_or_refused() -> None:
         (parse_size, "0"),
         (parse_size, "-1"),
         (parse_topic, ":"),
+        (parse_topic, "a:100001"),
         (parse_positive, "0"),
         (parse_positive, "-3"),
     ):
