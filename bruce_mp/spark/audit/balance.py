@@ -430,7 +430,7 @@ class AuditBooks:
 
 
 def fill_books(facts: DataFrame, ledger: DataFrame, discards: DataFrame, minute_condition: str = "true") -> AuditBooks:
-    """Compare `facts` (see `facts_of`) with a ledger, and with `discards`, the result of `read_discards`.
+    """Compare `facts` (see `facts_of`) with a ledger, and with `discards`, the result of `discards_of`.
 
     `minute_condition` (SQL on the column `minute`) selects the minutes of `AuditBooks.unknown_ranges` only. The caller
     selects those of the other results, which have a column `minute`.

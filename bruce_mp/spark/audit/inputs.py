@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["DISCARD_COLUMNS", "read_discards", "read_ledger"]
+__all__ = ["DISCARD_COLUMNS", "discards_of", "read_ledger"]
 
 DISCARD_COLUMNS: Final = (
     "event string, topic string, info string, time_ms bigint, headers array<struct<key:string,value:binary>>"
@@ -77,7 +77,7 @@ def _check_entries(entries: DataFrame) -> None:
         raise LedgerFileError(unquote(damaged["file"]).removeprefix("file://"), fault)
 
 
-def read_discards(lines: DataFrame, topics: Sequence[str], oldest_ms: int | None = None) -> DataFrame:
+def discards_of(lines: DataFrame, topics: Sequence[str], oldest_ms: int | None = None) -> DataFrame:
     """Return the writer, attempt, number, topic and reason of each line about a discard.
 
     `lines` has the columns `DISCARD_COLUMNS`. The writer is as in `read_ledger`; null for lines without headers,

@@ -22,7 +22,7 @@ from bruce_mp.errors import BruceError
 from bruce_mp.spark.audit.balance import TOPIC_AND_MINUTE, fill_books
 from bruce_mp.spark.audit.deleted_messages import describe_deleted
 from bruce_mp.spark.audit.facts import SCHEMA, facts_of, latency_percentiles
-from bruce_mp.spark.audit.inputs import DISCARD_COLUMNS, read_discards, read_ledger
+from bruce_mp.spark.audit.inputs import DISCARD_COLUMNS, discards_of, read_ledger
 from bruce_mp.spark.audit.kafka_source import MissingRecordsError, find_missing_offset, read_topics
 from bruce_mp.spark.audit.problems import PROBLEM_COLUMNS, find_problems
 from bruce_mp.spark.audit.report import (
@@ -296,7 +296,7 @@ def _compare(
     if is_small:
         facts, entries = facts.coalesce(1), entries.coalesce(1)  # one partition needs no shuffle
     with temporary_settings(spark, _SMALL_SETTINGS if is_small else _ADAPTIVE_SETTINGS):
-        discards = read_discards(lines, plan.topics, oldest_minute_ms)
+        discards = discards_of(lines, plan.topics, oldest_minute_ms)
         return _report(
             plan, facts, entries, minute_condition, absent_topics, discards=discards,
             has_first_messages=has_first_messages,

@@ -104,7 +104,8 @@ def fetch_rows(daemon: str) -> list[_SampleRow]:
         pages = {page: _fetch_page(f"{base_url.rstrip('/')}{path}") for page, path in _PAGES.items()}
         since = int(pages["books"]["since"])
         return [(since, *row) for read in _READERS for row in read(pages)]
-    except (OSError, HTTPException, ValueError, LookupError, TypeError, AttributeError) as error:  # also another page
+    except (OSError, HTTPException, ValueError, LookupError, TypeError, AttributeError) as error:
+        # A page of another program may have any shape.
         return [(0, "unreachable", None, f"{type(error).__name__}: {error}", None, None)]
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from bruce_mp.spark.audit.balance import fill_books
 from bruce_mp.spark.audit.facts import SCHEMA
-from bruce_mp.spark.audit.inputs import DISCARD_COLUMNS, read_discards, read_ledger
+from bruce_mp.spark.audit.inputs import DISCARD_COLUMNS, discards_of, read_ledger
 from bruce_mp.spark.audit.problems import find_problems
 from bruce_mp.spark.audit.run import _SMALL_SETTINGS
 from bruce_mp.spark.ledger import MINUTE_MS, TaskAttempt, TaskResult, write_ledger
@@ -395,14 +395,14 @@ def test_the_balance_counts_each_message_and_each_discard_once(audited: Audited,
 def test_lines_of_abandoned_attempts_explain_no_loss(spark: SparkSession) -> None:
     infos = [("DISC", "a", "NO_MEM"), ("DISC", "a", "ABANDONED_ATTEMPT"), ("DUP", "a", "NONE"), ("DISC", "b", "NO_MEM")]
     lines = spark.createDataFrame([(event, topic, info, 0, None) for event, topic, info in infos], DISCARD_COLUMNS)
-    assert [tuple(row) for row in read_discards(lines, ["a"]).collect()] == [(None, None, None, "a", "NO_MEM")]
+    assert [tuple(row) for row in discards_of(lines, ["a"]).collect()] == [(None, None, None, "a", "NO_MEM")]
 
 
 def test_the_stamp_of_a_line_names_its_writer(spark: SparkSession) -> None:
     stamp = ("bruce.stamp", bytearray(b"%016d %013d q/7/2/3" % (41, M1)))
     headers = [[("other", None), stamp], [stamp, stamp], [stamp, ("other", bytearray(b""))], None, None]
     lines = spark.createDataFrame([("DISC", "a", "NO_MEM", 0, each) for each in headers], DISCARD_COLUMNS)
-    stamps = [row[:3] for row in read_discards(lines, ["a"]).collect()]
+    stamps = [row[:3] for row in discards_of(lines, ["a"]).collect()]
     assert stamps == [("q/7/2", 3, 41)] * 2 + [("plain", None, None)] + [(None, None, None)] * 2
 
 
@@ -412,7 +412,7 @@ def test_the_stamp_of_a_line_has_its_time(spark: SparkSession) -> None:
     lines = spark.createDataFrame(
         [("DISC", "a", "NO_MEM", ms, header) for header in [*headers, None] for ms in (M1, M2)], DISCARD_COLUMNS
     )
-    assert [row["writer"] for row in read_discards(lines, ["a"], M2).collect()] == ["q/7/2", "q/7/2", None]
+    assert [row["writer"] for row in discards_of(lines, ["a"], M2).collect()] == ["q/7/2", "q/7/2", None]
 
 
 def fill_ranges(books: Scene) -> None:

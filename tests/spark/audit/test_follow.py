@@ -207,10 +207,8 @@ def test_the_last_report_leaves_out_what_was_not_read(tmp_path: Path) -> None:
     stop.set()
     plan = Follow(Audit("nowhere", [TOPIC], [], f"{tmp_path}"))
     query: Any = InterruptedQuery()
-    assert (
-        list(_closed_minutes(query, _EarlierLedgers(NO_SPARK, plan), stop, quiet(), lambda: pytest.fail("reads again")))
-        == []
-    )
+    ledgers = _EarlierLedgers(NO_SPARK, plan)
+    assert list(_closed_minutes(query, ledgers, stop, quiet(), lambda: pytest.fail("reads again"))) == []
 
 
 class EndlessQuery(InterruptedQuery):
@@ -354,6 +352,23 @@ def test_a_report_leaves_out_commits_after_the_last_read_began(tmp_path: Path) -
     ends = list(_closed_minutes(query, _EarlierLedgers(NO_SPARK, plan), threading.Event(), quiet(), lambda: None))
     assert [len(audit.ledgers) for _, audit in ends] == [0, 1, 1]
     assert len(list((tmp_path / "ledger").iterdir())) == 3
+
+
+def test_a_list_of_ledger_files_is_replaced_before_merged_files_are_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_ms = 0
+    monkeypatch.setattr("bruce_mp.spark.audit.follow._now_ms", lambda: now_ms)
+    (tmp_path / "ledger").mkdir()
+    ledgers = _EarlierLedgers(NO_SPARK, Follow(Audit("nowhere", [TOPIC], [f"{tmp_path}/ledger"], f"{tmp_path}/audit")))
+    write_ledger(
+        f"{tmp_path}/ledger", [TaskResult(TaskAttempt("query", -1, 0, 0), "host", {(TOPIC, 0): 1}, "delivered")]
+    )
+    counts = []
+    for now_ms in (20 * 60_000, 20 * 60_000 + 1, 40 * 60_000 + 2):  # noqa: B007 - `_now_ms` returns it
+        ledgers.follow_reads(0)
+        counts.append(len(ledgers.audit.ledgers))
+    assert counts == [0, 0, 1]
 
 
 def test_messages_without_a_ledger_are_pointed_out(
