@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 import sys
 from argparse import ArgumentParser, ArgumentTypeError
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NoReturn
 
@@ -68,10 +69,11 @@ def _create_parser() -> ArgumentParser:
 
 
 def _parse_limit(text: str) -> float:
-    limit = float(text)
-    if not math.isfinite(limit):
-        raise ArgumentTypeError(f"{text!r} is not a number; without the option there is the default limit.")
-    return limit
+    with suppress(ValueError):
+        limit = float(text)
+        if math.isfinite(limit):
+            return limit
+    raise ArgumentTypeError(f"{text!r} is not a number.")
 
 
 def _check(args: Namespace) -> int:

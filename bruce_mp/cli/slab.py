@@ -29,7 +29,9 @@ def main(argv: Sequence[str]) -> int:
         if path.exists() and not path.is_file():
             raise SlabError(f"{path} is not a file; give the slab's own path.")
     except OSError as error:
-        raise SlabError(f"{path}: {error.strerror}. Run the command as the daemon's user, or as root.") from error
+        raise SlabError(
+            f"{path}: {error.strerror}. Correct the path, or run the command as the daemon's user."
+        ) from error
     if args.command == "inspect":
         return inspect(path, as_json=args.json)
     topics = frozenset(args.topic)

@@ -260,7 +260,7 @@ def test_an_unreadable_slab_is_rejected(path: Path, command: str, capsys: pytest
     assert main(["slab", command, str(path.parent)]) == 1
     assert "is not a file" in capsys.readouterr().err
     assert main(["slab", command, f"{path}{'x' * 255}"]) == 1
-    assert "File name too long. Run the command as" in capsys.readouterr().err
+    assert "File name too long. Correct the path" in capsys.readouterr().err
     assert main(["slab", command, str(path.with_name("nothing"))]) == 1
     assert "cannot be opened: No such file" in capsys.readouterr().err
 
